@@ -1,0 +1,46 @@
+#pragma once
+#include <pardiff/parallel/config.h>
+#include <pardiff/parallel/plan.h>
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <string>
+
+namespace pardiff {
+
+class World;
+
+/// A network with the checkpoint's parameter names, a context plan and a tensor plan.
+class Model : public torch::nn::Module {
+ public:
+  using torch::nn::Module::Module;
+
+  /// The class name that stands in checkpoints.
+  virtual std::string class_name() const = 0;
+  /// Where its tokens are split and gathered; empty: it does not support context parallelism.
+  virtual ContextParallelPlan context_parallel_plan() const { return {}; }
+  /// How its Linears are cut; empty: it does not support tensor parallelism.
+  virtual TensorParallelPlan tensor_parallel_plan() const { return {}; }
+  /// Attention heads, which a tensor-parallel degree must divide; 0 if it has none.
+  virtual int64_t attention_heads() const { return 0; }
+
+  /// Runs the model on several ranks from now on.
+  /// Collective: every rank of `world`, with equal arguments. Everything is checked before anything changes.
+  /// Throws: ConfigError; a rejected call can be corrected and repeated.
+  void enable_parallelism(const ParallelConfig& config, World& world);
+  void enable_parallelism(const ContextParallelConfig& config, World& world);
+  void enable_parallelism(const TensorParallelConfig& config, World& world);
+  /// Restores the one-rank model after context parallelism.
+  void disable_parallelism();
+  bool is_parallel() const { return parallel_config_ != nullptr; }
+  const ParallelConfig* parallel_config() const { return parallel_config_.get(); }
+
+  /// Chooses the attention kernels of all attentions of this model.
+  /// Throws: ConfigError for an unknown name, or a backend that cannot do the mode in use.
+  void set_attention_backend(const std::string& name);
+
+ private:
+  std::shared_ptr<const ParallelConfig> parallel_config_;
+};
+
+}  // namespace pardiff

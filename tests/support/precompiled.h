@@ -1,0 +1,3 @@
+#pragma once
+#include "../../src/precompiled.h"
+#include <gtest/gtest.h>
