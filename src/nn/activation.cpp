@@ -1,0 +1,36 @@
+#include <ATen/ATen.h>
+#include <pardiff/nn/activation.h>
+
+#include <cmath>
+#include <numbers>
+
+namespace pardiff::nn {
+
+at::Tensor silu(at::Tensor x) { return at::GradMode::is_enabled() ? at::silu(x) : at::silu_(x); }
+
+at::Tensor gelu_tanh(at::Tensor x) { return at::GradMode::is_enabled() ? at::gelu(x, "tanh") : at::gelu_(x, "tanh"); }
+
+at::Tensor quick_gelu(at::Tensor x) {
+  if (at::GradMode::is_enabled()) return x * at::sigmoid(1.702 * x);
+  return x.mul_(at::mul(x, 1.702).sigmoid_());
+}
+
+at::Tensor gelu_new(at::Tensor x) {
+  const bool is_half = x.scalar_type() == at::kHalf || x.scalar_type() == at::kBFloat16;
+  if (!is_half) return gelu_tanh(std::move(x));
+  const double factor = std::sqrt(2.0 / std::numbers::pi);
+  return 0.5 * x * (1.0 + at::tanh(factor * (x + 0.044715 * at::pow(x, 3.0))));
+}
+
+at::Tensor beside_gelu_tanh(const at::Tensor& attention, const at::Tensor& mlp) {
+  if (at::GradMode::is_enabled()) return at::cat({attention, at::gelu(mlp, "tanh")}, -1);
+  auto shape = mlp.sizes().vec();
+  shape.back() += attention.size(-1);
+  auto both = at::empty(shape, mlp.options());
+  both.narrow(-1, 0, attention.size(-1)).copy_(attention);
+  auto right = both.narrow(-1, attention.size(-1), mlp.size(-1));
+  at::gelu_out(right, mlp, "tanh");
+  return both;
+}
+
+}  // namespace pardiff::nn
