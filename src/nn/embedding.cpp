@@ -29,7 +29,7 @@ ConditionEmbeddingImpl::ConditionEmbeddingImpl(int64_t in_dim, int64_t dim, cons
       linear_2(register_module("linear_2", Linear(dim, dim, LinearOptions{.parameters = parameters}))) {}
 
 at::Tensor ConditionEmbeddingImpl::forward(const at::Tensor& x) {
-  return linear_2->forward(silu(linear_1->forward(x)));
+  return linear_2->forward(nn::silu(linear_1->forward(x)));
 }
 
 }  // namespace pardiff::nn

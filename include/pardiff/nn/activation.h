@@ -4,6 +4,7 @@
 namespace pardiff::nn {
 
 // Each takes over its argument's memory when no gradient is recorded: pass the fresh result of a layer, by move.
+// Qualify the calls (nn::silu): at::silu is found by argument-dependent lookup.
 
 /// x sigmoid(x)
 at::Tensor silu(at::Tensor x);
