@@ -1,6 +1,5 @@
 #include <pardiff/core/log.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <atomic>
 
@@ -10,14 +9,14 @@ namespace {
 std::atomic<LogLevel> current_level{LogLevel::kNormal};
 
 // One write call a line, so that lines of several rank processes do not mix.
-spdlog::logger& logger() {
-  static spdlog::logger instance = [] {
-    spdlog::logger made("pardiff", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    made.set_pattern("%v");
-    made.flush_on(spdlog::level::trace);
-    return made;
-  }();
-  return instance;
+void write_line(const std::string& text) {
+  const std::string line = "pardiff: " + text + "\n";
+  size_t written = 0;
+  while (written < line.size()) {
+    const auto count = ::write(STDERR_FILENO, line.data() + written, line.size() - written);
+    if (count <= 0) return;  // nobody listens
+    written += static_cast<size_t>(count);
+  }
 }
 
 }  // namespace
@@ -26,13 +25,13 @@ void set_log_level(LogLevel level) { current_level = level; }
 LogLevel log_level() { return current_level; }
 
 void warn(const std::string& message) {
-  if (log_level() >= LogLevel::kNormal) logger().info("pardiff: warning: {}", message);
+  if (log_level() >= LogLevel::kNormal) write_line("warning: " + message);
 }
 
 void note(const std::string& message) {
-  if (log_level() >= LogLevel::kVerbose) logger().info("pardiff: {}", message);
+  if (log_level() >= LogLevel::kVerbose) write_line(message);
 }
 
-void report_error(const std::string& message) { logger().info("pardiff: error: {}", message); }
+void report_error(const std::string& message) { write_line("error: " + message); }
 
 }  // namespace pardiff

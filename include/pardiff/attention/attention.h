@@ -30,9 +30,9 @@ class AttentionImpl : public torch::nn::Module {
   AttentionImpl();
 
   /// Collective: every rank of the context group, once the model is parallel.
-  /// Shapes: query [B, Sq_local, H, D], key and value [B, Skv_local, Hkv, D], H a multiple of Hkv; returns query's shape.
-  /// Precision: see ContextParallelConfig::convert_to_fp32. A row without any key gives zeros.
-  /// Throws: ShapeError, ConfigError.
+  /// Shapes: query [B, Sq_local, H, D], key and value [B, Skv_local, Hkv, D], H a multiple of Hkv; returns query's
+  /// shape. Precision: see ContextParallelConfig::convert_to_fp32. A row without any key gives zeros. Throws:
+  /// ShapeError, ConfigError.
   at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const AttentionOptions& options = {});
 

@@ -2,21 +2,24 @@
 #include <pardiff/comm/process_group.h>
 #include <pardiff/parallel/config.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace pardiff {
 
-/// One row of the registry of modes. All rows run the same code: a head exchange (Ulysses) around a block loop (ring), each
-/// over a group that has one rank where its degree is 1.
+/// One row of the registry of modes. All rows run the same code: a head exchange (Ulysses) around a block loop (ring),
+/// each over a group that has one rank where its degree is 1.
 struct AttentionMode {
   std::string name;
-  bool ring;              // ring_degree > 1
-  bool ulysses;           // ulysses_degree > 1
+  bool ring;     // ring_degree > 1
+  bool ulysses;  // ulysses_degree > 1
   bool ring_anything;
   bool ulysses_anything;
-  bool any_length;        // lengths need not divide
-  bool any_heads;         // query heads need not divide
+  bool any_length;          // lengths need not divide
+  bool any_heads;           // query heads need not divide
   std::string requirement;  // for the tables of the documentation
   std::string when_to_use;
 
@@ -29,12 +32,26 @@ const std::vector<AttentionMode>& attention_modes();
 /// The mode that a valid configuration asks for.
 const AttentionMode& attention_mode(const ContextParallelConfig& config);
 
+/// Bytes of other ranks' keys and values that the buffers of one model's attentions hold.
+class RemoteKeyValueMeter {
+ public:
+  void add(int64_t bytes) {
+    now_ += bytes;
+    peak_ = std::max(peak_, now_);
+  }
+  int64_t peak_bytes() const { return peak_; }
+
+ private:
+  int64_t now_ = 0, peak_ = 0;
+};
+
 /// How the attentions of one model are shared.
 struct AttentionSharing {
   const AttentionMode* mode = nullptr;
   ProcessGroup ring, ulysses;  // context rank = ring.rank() * ulysses.size() + ulysses.rank()
   bool rotate = true;          // pass blocks around the ring; else gather all of K and V
   bool convert_to_fp32 = true;
+  std::shared_ptr<RemoteKeyValueMeter> meter = std::make_shared<RemoteKeyValueMeter>();
 
   int rank() const { return ring.rank() * ulysses.size() + ulysses.rank(); }
   int size() const { return ring.size() * ulysses.size(); }

@@ -53,8 +53,8 @@ class [[nodiscard]] Pending {
   std::function<void()> finish_;
 };
 
-/// A value handle on some ranks that communicate. A group of one rank is the identity: every operation on it does nothing
-/// that can be seen, so that the same code runs alone and on many ranks.
+/// A value handle on some ranks that communicate. A group of one rank is the identity: every operation on it does
+/// nothing that can be seen, so that the same code runs alone and on many ranks.
 class ProcessGroup {
  public:
   /// A group of one.
@@ -94,8 +94,8 @@ Pending reduce_scatter(const at::Tensor& output, const at::Tensor& input, const 
 Pending all_reduce(const at::Tensor& tensor, const ProcessGroup& group);
 /// Copies rank `root`'s `tensor` to all ranks, in place.
 Pending broadcast(const at::Tensor& tensor, int root, const ProcessGroup& group);
-/// Sends one tensor to rank `to` while receiving another from rank `from`. Counted as `send`. An empty tensor is neither
-/// sent nor counted; both ends know its size.
+/// Sends one tensor to rank `to` while receiving another from rank `from`. Counted as `send`. An empty tensor is
+/// neither sent nor counted; both ends know its size.
 Pending hop(const at::Tensor& sent, int to, const at::Tensor& received, int from, const ProcessGroup& group);
 /// Returns when every rank has called it.
 void barrier(const ProcessGroup& group);

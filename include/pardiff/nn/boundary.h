@@ -16,13 +16,13 @@ namespace pardiff::nn {
 /// What the boundaries of one model share: made by `apply_context_parallel`, never global.
 /// Layouts are those of the call under way; the next call overwrites them.
 struct ContextShare {
-  ProcessGroup group;         // the flattened ring x ulysses mesh
-  bool length_any = false;    // an anything flag lifts the rule that lengths divide
-  std::string lifting_flag;   // the flag that would lift it, for the message
+  ProcessGroup group;                             // the flattened ring x ulysses mesh
+  bool length_any = false;                        // an anything flag lifts the rule that lengths divide
+  std::string lifting_flag;                       // the flag that would lift it, for the message
   std::map<std::string, SequenceLayout> layouts;  // "module.argument" -> shares in this call
-  std::string first_input;    // key of the plan's first split input: what a gather follows unless told otherwise
-  bool keep_split = false;    // while a KeepSplit lives: tensors pass, `layout` answers from `kept`
-  std::map<std::string, SequenceLayout> kept;     // argument -> shares
+  std::string first_input;  // key of the plan's first split input: what a gather follows unless told otherwise
+  bool keep_split = false;  // while a KeepSplit lives: tensors pass, `layout` answers from `kept`
+  std::map<std::string, SequenceLayout> kept;  // argument -> shares
 };
 
 /// The edge of one module: what is split as it enters, what is split or gathered as it leaves. Without rules it passes
@@ -69,8 +69,8 @@ class EdgeOwner {
 
 namespace pardiff {
 
-/// A submodule that names what enters and leaves its parent, so that a plan can split and gather there. Identity until a
-/// plan is applied.
+/// A submodule that names what enters and leaves its parent, so that a plan can split and gather there. Identity until
+/// a plan is applied.
 class BoundaryImpl : public torch::nn::Module, public nn::EdgeOwner {
  public:
   BoundaryImpl() = default;

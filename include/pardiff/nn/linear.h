@@ -13,8 +13,8 @@ struct LinearOptions {
 };
 
 /// y = x weight^T + bias, with parameters `weight` [out_features, in_features] and `bias` [out_features].
-/// `apply_tensor_parallel` turns it into its column- or row-parallel form, in which the parameters hold this rank's slice.
-/// Shapes: x [..., in_features]; returns [..., out_features].
+/// `apply_tensor_parallel` turns it into its column- or row-parallel form, in which the parameters hold this rank's
+/// slice. Shapes: x [..., in_features]; returns [..., out_features].
 class LinearImpl : public torch::nn::Module, public EdgeOwner {
  public:
   LinearImpl(int64_t in_features, int64_t out_features, const LinearOptions& options = {});

@@ -59,8 +59,8 @@ struct ParallelConfig {
   int ranks() const;
   /// Pure. Throws: ConfigError, one rule and one message each.
   void validate() const;
-  /// The mesh of the degrees, seen from `rank`. Throws: ConfigError if the degrees do not multiply to `world_size`, or a custom mesh
-  /// disagrees with them.
+  /// The mesh of the degrees, seen from `rank`. Throws: ConfigError if the degrees do not multiply to `world_size`, or
+  /// a custom mesh disagrees with them.
   Mesh mesh(int rank, int world_size) const;
 };
 

@@ -12,12 +12,13 @@ struct SequenceSpan {
   bool operator==(const SequenceSpan&) const = default;
 };
 
-/// How the tokens of one tensor are shared among the ranks of a context-parallel group (the flattened ring x ulysses mesh).
+/// How the tokens of one tensor are shared among the ranks of a context-parallel group (the flattened ring x ulysses
+/// mesh).
 ///
-/// A layout has one or more segments (joint attention has text, then image). Each segment is cut into contiguous shares in
-/// rank order; a rank's local sequence is its share of the first segment, then of the second, and so on. A share may be
-/// empty. Every rank knows every share, so no size is ever asked of another rank or read off a local tensor.
-/// A layout without segments means that every rank holds the whole tensor.
+/// A layout has one or more segments (joint attention has text, then image). Each segment is cut into contiguous shares
+/// in rank order; a rank's local sequence is its share of the first segment, then of the second, and so on. A share may
+/// be empty. Every rank knows every share, so no size is ever asked of another rank or read off a local tensor. A
+/// layout without segments means that every rank holds the whole tensor.
 class SequenceLayout {
  public:
   SequenceLayout() = default;

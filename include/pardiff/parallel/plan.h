@@ -8,7 +8,8 @@
 
 namespace pardiff {
 
-/// Cut a tensor along `split_dim` among the context ranks as it enters a module (or, with `split_output`, as it leaves).
+/// Cut a tensor along `split_dim` among the context ranks as it enters a module (or, with `split_output`, as it
+/// leaves).
 struct ContextParallelInput {
   int split_dim = 0;
   int expected_dims = 0;  // 0: any number of dimensions
@@ -40,7 +41,7 @@ class ContextParallelInputs {
 /// A parameter's name, or the index of one of the module's outputs.
 class ContextParallelKey {
  public:
-  ContextParallelKey(const char* name) : name_(name) {}              // NOLINT(google-explicit-constructor)
+  ContextParallelKey(const char* name) : name_(name) {}             // NOLINT(google-explicit-constructor)
   ContextParallelKey(std::string name) : name_(std::move(name)) {}  // NOLINT(google-explicit-constructor)
   ContextParallelKey(int index) : index_(index) {}                  // NOLINT(google-explicit-constructor)
   bool is_index() const { return index_ >= 0; }
@@ -56,9 +57,10 @@ class ContextParallelKey {
 class ModulePlan {
  public:
   using Inputs = std::vector<std::pair<ContextParallelKey, ContextParallelInputs>>;
-  ModulePlan(std::initializer_list<Inputs::value_type> inputs) : inputs_(inputs) {}  // NOLINT(google-explicit-constructor)
-  ModulePlan(const ContextParallelOutput& output) : outputs_{output} {}              // NOLINT(google-explicit-constructor)
-  ModulePlan(std::initializer_list<ContextParallelOutput> outputs)                   // NOLINT(google-explicit-constructor)
+  ModulePlan(std::initializer_list<Inputs::value_type> inputs)
+      : inputs_(inputs) {}                                               // NOLINT(google-explicit-constructor)
+  ModulePlan(const ContextParallelOutput& output) : outputs_{output} {}  // NOLINT(google-explicit-constructor)
+  ModulePlan(std::initializer_list<ContextParallelOutput> outputs)       // NOLINT(google-explicit-constructor)
       : outputs_(outputs), is_list_(true) {}
   const Inputs& inputs() const { return inputs_; }
   const std::vector<ContextParallelOutput>& outputs() const { return outputs_; }

@@ -1,0 +1,111 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <pardiff/io/config_file.h>
+#include <pardiff/models/model.h>
+#include <pardiff/nn/boundary.h>
+#include <pardiff/nn/embedding.h>
+#include <pardiff/nn/linear.h>
+#include <pardiff/nn/modulation.h>
+#include <pardiff/nn/parameter.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/pimpl.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pardiff {
+
+/// transformer/config.json, with the reference's names and defaults.
+struct FluxTransformerConfig {
+  int64_t patch_size = 1;
+  int64_t in_channels = 64;
+  std::optional<int64_t> out_channels{};  // unset: in_channels
+  int64_t num_layers = 19;                // double blocks
+  int64_t num_single_layers = 38;
+  int64_t attention_head_dim = 128;
+  int64_t num_attention_heads = 24;
+  int64_t joint_attention_dim = 4096;
+  int64_t pooled_projection_dim = 768;
+  bool guidance_embeds = false;
+  std::vector<int64_t> axes_dims_rope = {16, 56, 56};
+
+  int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }
+
+  /// Throws: CheckpointError that names the file, the key and what was expected.
+  static FluxTransformerConfig from_file(const ConfigFile& file);
+  /// Throws: ConfigError that names the field and what was expected.
+  void validate() const;
+  /// As diffusers writes it.
+  std::string to_json() const;
+};
+
+/// What the transformer takes, in the reference's order.
+struct FluxTransformerInputs {
+  at::Tensor hidden_states{};          // [B, image_tokens, in_channels]
+  at::Tensor encoder_hidden_states{};  // [B, text_tokens, joint_attention_dim]
+  at::Tensor pooled_projections{};     // [B, pooled_projection_dim]
+  at::Tensor timestep{};               // [B], the scheduler's divided by 1000
+  at::Tensor img_ids{};                // [image_tokens, axes], or with a leading 1
+  at::Tensor txt_ids{};                // [text_tokens, axes], or with a leading 1
+  at::Tensor guidance{};               // [B]; given exactly if the model has a guidance embedding
+};
+
+/// The sum of the embeddings of timestep, guidance (if the model has it) and pooled text.
+/// Shapes: timestep and guidance [B], times 1000, pooled [B, pooled_dim]; returns [B, dim].
+class TimeTextEmbeddingImpl : public torch::nn::Module {
+ public:
+  TimeTextEmbeddingImpl(int64_t dim, int64_t pooled_dim, bool guidance, const nn::ParameterOptions& parameters = {});
+
+  at::Tensor forward(const at::Tensor& timestep, const at::Tensor& guidance, const at::Tensor& pooled);
+
+  nn::ConditionEmbedding timestep_embedder, guidance_embedder{nullptr}, text_embedder;
+};
+TORCH_MODULE(TimeTextEmbedding);
+
+/// FLUX: double blocks in which image and text have their own weights and attend jointly, then single blocks over both.
+/// Parameter names are those of diffusers' checkpoints.
+class FluxTransformer2DModelImpl : public Model {
+ public:
+  /// Sees the outputs of every submodule as they arise, under the module's name. A block has two: text, then image (this
+  /// rank's share of them). Tensors must not be written to.
+  using Observer = std::function<void(const std::string& module, const std::vector<at::Tensor>& outputs)>;
+
+  /// Throws: ConfigError if the config is not valid.
+  explicit FluxTransformer2DModelImpl(const FluxTransformerConfig& config, const nn::ParameterOptions& parameters = {});
+
+  /// Predicts the flow's velocity.
+  /// Collective: every rank of the model's groups, once it is parallel.
+  /// Shapes: see FluxTransformerInputs; returns [B, image_tokens, patch_size^2 out_channels].
+  /// Precision: timestep and guidance are rounded to the dtype of the hidden states, and so are their 1000-folds.
+  /// Throws: ShapeError; ConfigError if guidance is missing or not wanted.
+  at::Tensor forward(const FluxTransformerInputs& inputs);
+
+  std::string class_name() const override { return "FluxTransformer2DModel"; }
+  ContextParallelPlan context_parallel_plan() const override;
+  TensorParallelPlan tensor_parallel_plan() const override;
+  int64_t attention_heads() const override { return config_.num_attention_heads; }
+
+  const FluxTransformerConfig& config() const { return config_; }
+  /// An empty function: nobody observes.
+  void set_observer(Observer observer) { observer_ = std::move(observer); }
+
+ private:
+  FluxTransformerInputs checked(const FluxTransformerInputs& inputs) const;
+  at::Tensor time_embedding(const FluxTransformerInputs& inputs, at::ScalarType dtype);
+  void observe(const std::string& module, const std::vector<at::Tensor>& outputs) const;
+
+  FluxTransformerConfig config_;
+  Observer observer_;
+
+  Boundary boundary_{nullptr};
+  TimeTextEmbedding time_text_embed_{nullptr};
+  nn::Linear context_embedder_{nullptr}, x_embedder_{nullptr};
+  torch::nn::ModuleList transformer_blocks_{nullptr}, single_transformer_blocks_{nullptr};
+  nn::Modulation norm_out_{nullptr};
+  nn::Linear proj_out_{nullptr};
+};
+TORCH_MODULE(FluxTransformer2DModel);
+
+}  // namespace pardiff

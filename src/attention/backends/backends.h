@@ -1,0 +1,14 @@
+#pragma once
+#include <pardiff/attention/backend.h>
+
+namespace pardiff {
+
+const AttentionBackend& math_attention();
+const AttentionBackend& native_attention();
+
+/// Rows of a mask that hides every key: boolean, [B|1, H|1, Sq|1].
+at::Tensor dead_rows(const at::Tensor& additive_mask);
+/// Makes the rows of `output` without any key what KernelOutput promises.
+void clear_dead_rows(KernelOutput& output, const at::Tensor& additive_mask);
+
+}  // namespace pardiff

@@ -1,0 +1,54 @@
+#include <ATen/ATen.h>
+#include <pardiff/core/check.h>
+
+#include "attention/backends/backends.h"
+
+namespace pardiff {
+namespace {
+
+// [B, S, H, D] -> [B, H, S, D], which is what the kernels of the engine take; no copy.
+at::Tensor heads_first(const at::Tensor& x) { return x.transpose(1, 2); }
+
+// The engine's own choice: flash attention on a CPU.
+class NativeAttention : public AttentionBackend {
+ public:
+  std::string name() const override { return "native"; }
+  std::string description() const override { return "the engine's flash attention (CPU); its fastest kernel (CUDA)"; }
+
+  std::string why_not(const KernelNeeds& needs) const override {
+    if (needs.device != at::kCPU) return "compiled for the CPU only so far";
+    return "";
+  }
+
+  KernelOutput forward(const KernelInputs& inputs) const override {
+    const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
+        heads_first(inputs.query), heads_first(inputs.key), heads_first(inputs.value), /*dropout_p=*/0.0,
+        inputs.is_causal, mask_of(inputs), inputs.scale);
+    KernelOutput output{heads_first(out), heads_first(lse)};
+    if (inputs.mask.defined()) clear_dead_rows(output, inputs.mask);
+    return output;
+  }
+
+  KernelGradients backward(const at::Tensor& grad_out, const KernelInputs& inputs,
+                           const KernelOutput& final) const override {
+    const auto [query, key, value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        heads_first(grad_out), heads_first(inputs.query), heads_first(inputs.key), heads_first(inputs.value),
+        heads_first(final.out), heads_first(final.lse), /*dropout_p=*/0.0, inputs.is_causal, mask_of(inputs),
+        inputs.scale);
+    return {heads_first(query), heads_first(key), heads_first(value)};
+  }
+
+ private:
+  static std::optional<at::Tensor> mask_of(const KernelInputs& inputs) {
+    return inputs.mask.defined() ? std::optional<at::Tensor>(inputs.mask) : std::nullopt;
+  }
+};
+
+}  // namespace
+
+const AttentionBackend& native_attention() {
+  static const NativeAttention backend;
+  return backend;
+}
+
+}  // namespace pardiff

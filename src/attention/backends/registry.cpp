@@ -1,0 +1,81 @@
+#include <ATen/ATen.h>
+#include <pardiff/core/check.h>
+
+#include <limits>
+#include <map>
+
+#include "attention/backends/backends.h"
+
+namespace pardiff {
+namespace {
+
+// Backends of the reference that are python packages or other hardware, and the one here that serves instead.
+const std::map<std::string, std::string>& nearest_here() {
+  static const std::map<std::string, std::string> names = {
+      {"flash", "_native_flash"},
+      {"flash_hub", "_native_flash"},
+      {"flash_varlen", "_native_flash"},
+      {"flash_varlen_hub", "_native_flash"},
+      {"flash_4_hub", "_native_flash"},
+      {"_flash_3", "_native_cudnn"},
+      {"_flash_3_hub", "_native_cudnn"},
+      {"_flash_varlen_3", "_native_cudnn"},
+      {"_flash_3_varlen_hub", "_native_cudnn"},
+      {"aiter", "_native_flash"},
+      {"aiter_fa2_hub", "_native_flash"},
+      {"flex", "native"},
+      {"xformers", "_native_efficient"},
+      {"sage", "_native_cudnn"},
+      {"sage_hub", "_native_cudnn"},
+      {"sage_varlen", "_native_cudnn"},
+      {"sage_blackwell_hub", "_native_cudnn"},
+      {"_native_math", "math"},
+      {"_native_npu", "native"},
+      {"_native_xla", "native"},
+  };
+  return names;
+}
+
+}  // namespace
+
+const std::vector<const AttentionBackend*>& attention_backends() {
+  static const std::vector<const AttentionBackend*> rows = {&native_attention(), &math_attention()};
+  return rows;
+}
+
+const AttentionBackend& attention_backend(const std::string& name) {
+  std::string lower = name;
+  for (auto& letter : lower) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  std::vector<std::string> known;
+  for (const auto* backend : attention_backends()) {
+    if (backend->name() == lower) return *backend;
+    known.push_back(backend->name());
+  }
+  auto nearest = nearest_here().find(lower);
+  if (nearest == nearest_here().end() && lower.rfind("_sage_", 0) == 0) nearest = nearest_here().find("sage");
+  if (nearest != nearest_here().end()) {
+    fail<ConfigError>("attention backend '", name, "' is not available in C++. The nearest one here is '",
+                      nearest->second, "'; there are: ", joined(known), ".");
+  }
+  fail<ConfigError>("unknown attention backend '", name, "'. Use one of: ", joined(known), ".");
+}
+
+std::vector<std::string> backends_that_can(const KernelNeeds& needs) {
+  std::vector<std::string> names;
+  for (const auto* backend : attention_backends()) {
+    if (backend->why_not(needs).empty()) names.push_back(backend->name());
+  }
+  return names;
+}
+
+at::Tensor dead_rows(const at::Tensor& additive_mask) {
+  return (additive_mask == -std::numeric_limits<double>::infinity()).all(-1);
+}
+
+void clear_dead_rows(KernelOutput& output, const at::Tensor& additive_mask) {
+  const auto dead = dead_rows(additive_mask).transpose(1, 2);  // [B|1, H|1, Sq|1] -> [B|1, Sq|1, H|1]
+  output.lse = output.lse.masked_fill(dead, -std::numeric_limits<double>::infinity());
+  output.out = output.out.masked_fill(dead.unsqueeze(-1), 0);
+}
+
+}  // namespace pardiff
