@@ -8,7 +8,11 @@
 namespace pardiff::nn {
 
 EmbeddingImpl::EmbeddingImpl(int64_t count, int64_t dim, const ParameterOptions& parameters)
-    : torch::nn::Module("Embedding"), weight(register_parameter("weight", make_parameter({count, dim}, parameters))) {}
+    : torch::nn::Module("Embedding"), weight(register_parameter("weight", make_parameter({count, dim}, parameters))) {
+  if (!parameters.allocate) return;
+  at::NoGradGuard no_grad;
+  weight.normal_();
+}
 
 at::Tensor EmbeddingImpl::forward(const at::Tensor& ids) {
   return edge_.leave(at::embedding(weight, edge_.enter("input", ids)));

@@ -5,6 +5,14 @@
 namespace pardiff::nn {
 namespace {
 
+// A norm that changes nothing but the scale, until its parameters are loaded.
+void initialise(const at::Tensor& weight, const at::Tensor& bias, const ParameterOptions& options) {
+  if (!options.allocate) return;
+  at::NoGradGuard no_grad;
+  weight.fill_(1);
+  if (bias.defined()) bias.zero_();
+}
+
 bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
 
 // 1 / sqrt(mean(x^2) + eps) over the last dimension, kept. The norm's reduction reads x once and stores no square.
@@ -21,7 +29,9 @@ RMSNormImpl::RMSNormImpl(int64_t dim, const RMSNormOptions& options)
     : torch::nn::Module("RMSNorm"),
       weight(register_parameter("weight", make_parameter({dim}, options.parameters))),
       eps_(options.eps),
-      rounding_(options.rounding) {}
+      rounding_(options.rounding) {
+  initialise(weight, {}, options.parameters);
+}
 
 at::Tensor RMSNormImpl::forward(const at::Tensor& input) {
   const auto x = edge_.enter("input", input);
@@ -41,6 +51,7 @@ LayerNormImpl::LayerNormImpl(int64_t dim, const LayerNormOptions& options)
   if (!options.affine) return;
   weight = register_parameter("weight", make_parameter({dim}, options.parameters));
   bias = register_parameter("bias", make_parameter({dim}, options.parameters));
+  initialise(weight, bias, options.parameters);
 }
 
 at::Tensor LayerNormImpl::forward(const at::Tensor& input) {
@@ -53,6 +64,7 @@ GroupNormImpl::GroupNormImpl(int64_t groups, int64_t channels, const GroupNormOp
                      " groups. Choose a number of groups that divides the channels.");
   weight = register_parameter("weight", make_parameter({channels}, options.parameters));
   bias = register_parameter("bias", make_parameter({channels}, options.parameters));
+  initialise(weight, bias, options.parameters);
 }
 
 at::Tensor GroupNormImpl::forward(const at::Tensor& input) {

@@ -16,6 +16,9 @@
 #include <vector>
 
 namespace pardiff {
+namespace flux {
+struct Call;
+}
 
 /// transformer/config.json, with the reference's names and defaults.
 struct FluxTransformerConfig {
@@ -68,8 +71,8 @@ TORCH_MODULE(TimeTextEmbedding);
 /// Parameter names are those of diffusers' checkpoints.
 class FluxTransformer2DModelImpl : public Model {
  public:
-  /// Sees the outputs of every submodule as they arise, under the module's name. A block has two: text, then image (this
-  /// rank's share of them). Tensors must not be written to.
+  /// Sees the outputs of every submodule as they arise, under the module's name. A block has two: text, then image
+  /// (this rank's share of them). Tensors must not be written to.
   using Observer = std::function<void(const std::string& module, const std::vector<at::Tensor>& outputs)>;
 
   /// Throws: ConfigError if the config is not valid.
@@ -94,6 +97,8 @@ class FluxTransformer2DModelImpl : public Model {
  private:
   FluxTransformerInputs checked(const FluxTransformerInputs& inputs) const;
   at::Tensor time_embedding(const FluxTransformerInputs& inputs, at::ScalarType dtype);
+  // Returns the image stream.
+  at::Tensor through_blocks(at::Tensor text, at::Tensor image, const flux::Call& call);
   void observe(const std::string& module, const std::vector<at::Tensor>& outputs) const;
 
   FluxTransformerConfig config_;

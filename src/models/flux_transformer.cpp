@@ -1,0 +1,197 @@
+#include <ATen/ATen.h>
+#include <pardiff/core/check.h>
+#include <pardiff/models/flux_transformer.h>
+
+#include "models/flux_blocks.h"
+
+namespace pardiff {
+namespace {
+
+constexpr double kNormEps = 1e-6;
+constexpr int64_t kSinusoidDim = 256;
+
+// [1, S, axes] -> [S, axes]. Before anything is split, so that a plan cuts tokens and not the leading dimension.
+at::Tensor without_batch(const at::Tensor& ids) {
+  return ids.defined() && ids.dim() == 3 && ids.size(0) == 1 ? ids.squeeze(0) : ids;
+}
+
+void check_shape(const char* name, const at::Tensor& tensor, const std::vector<int64_t>& expected, const char* shape) {
+  check<ShapeError>(tensor.defined(), name, " is missing. Give a tensor of shape ", shape, ".");
+  bool fits = tensor.dim() == static_cast<int64_t>(expected.size());
+  for (size_t dim = 0; fits && dim < expected.size(); ++dim) {
+    fits = expected[dim] < 0 || tensor.size(static_cast<int64_t>(dim)) == expected[dim];  // negative: any size
+  }
+  check<ShapeError>(fits, name, " has the shape ", tensor.sizes(), ". Give ", shape, " = [", joined(expected),
+                    "] (-1: any size).");
+}
+
+// One value for the whole batch, or one for each of it.
+void check_per_sample(const char* name, const at::Tensor& tensor, int64_t batch) {
+  check<ShapeError>(tensor.defined() && tensor.dim() == 1 && (tensor.size(0) == batch || tensor.size(0) == 1), name,
+                    tensor.defined() ? text_of(" has the shape ", tensor.sizes()) : std::string(" is missing"),
+                    ". Give [", batch, "]: one value for each of the batch.");
+}
+
+}  // namespace
+
+TimeTextEmbeddingImpl::TimeTextEmbeddingImpl(int64_t dim, int64_t pooled_dim, bool guidance,
+                                             const nn::ParameterOptions& parameters)
+    : torch::nn::Module("TimeTextEmbedding"),
+      timestep_embedder(register_module("timestep_embedder", nn::ConditionEmbedding(kSinusoidDim, dim, parameters))),
+      text_embedder(register_module("text_embedder", nn::ConditionEmbedding(pooled_dim, dim, parameters))) {
+  if (!guidance) return;
+  guidance_embedder = register_module("guidance_embedder", nn::ConditionEmbedding(kSinusoidDim, dim, parameters));
+}
+
+at::Tensor TimeTextEmbeddingImpl::forward(const at::Tensor& timestep, const at::Tensor& guidance,
+                                          const at::Tensor& pooled) {
+  const auto embed = [&](nn::ConditionEmbedding& embedder, const at::Tensor& value) {
+    return embedder->forward(nn::sinusoid(value, kSinusoidDim).to(pooled.scalar_type()));
+  };
+  auto sum = embed(timestep_embedder, timestep);
+  if (!guidance_embedder.is_empty()) sum = sum + embed(guidance_embedder, guidance);
+  return sum + text_embedder->forward(pooled);
+}
+
+FluxTransformer2DModelImpl::FluxTransformer2DModelImpl(const FluxTransformerConfig& config,
+                                                       const nn::ParameterOptions& parameters)
+    : Model("FluxTransformer2DModel"), config_(config) {
+  config_.validate();
+  const int64_t dim = config_.inner_dim();
+  const nn::LinearOptions options{.parameters = parameters};
+  const std::vector<std::string> entering = {"hidden_states", "encoder_hidden_states", "img_ids", "txt_ids"};
+  boundary_ = register_module("boundary", Boundary(entering));
+  time_text_embed_ = register_module(
+      "time_text_embed", TimeTextEmbedding(dim, config_.pooled_projection_dim, config_.guidance_embeds, parameters));
+  context_embedder_ = register_module("context_embedder", nn::Linear(config_.joint_attention_dim, dim, options));
+  x_embedder_ = register_module("x_embedder", nn::Linear(config_.in_channels, dim, options));
+  transformer_blocks_ = register_module("transformer_blocks", torch::nn::ModuleList());
+  for (int64_t i = 0; i < config_.num_layers; ++i)
+    transformer_blocks_->push_back(flux::DoubleBlock(config_, parameters));
+  single_transformer_blocks_ = register_module("single_transformer_blocks", torch::nn::ModuleList());
+  for (int64_t i = 0; i < config_.num_single_layers; ++i) {
+    single_transformer_blocks_->push_back(flux::SingleBlock(config_, parameters));
+  }
+  norm_out_ = register_module("norm_out", nn::Modulation(dim, 2, parameters));
+  const int64_t out_channels = config_.out_channels.value_or(config_.in_channels);
+  proj_out_ =
+      register_module("proj_out", nn::Linear(dim, config_.patch_size * config_.patch_size * out_channels, options));
+}
+
+at::Tensor FluxTransformer2DModelImpl::forward(const FluxTransformerInputs& whole_inputs) {
+  auto inputs = checked(whole_inputs);
+  for (auto [name, tensor] : {std::pair{"hidden_states", &inputs.hidden_states},
+                              {"encoder_hidden_states", &inputs.encoder_hidden_states},
+                              {"img_ids", &inputs.img_ids},
+                              {"txt_ids", &inputs.txt_ids}}) {
+    *tensor = boundary_->enter(name, *tensor);
+  }
+
+  auto image = x_embedder_->forward(inputs.hidden_states);
+  observe("x_embedder", {image});
+  const auto time = time_embedding(inputs, image.scalar_type());
+  observe("time_text_embed", {time});
+  auto text = context_embedder_->forward(inputs.encoder_hidden_states);
+  observe("context_embedder", {text});
+
+  flux::Call call;
+  call.condition = at::silu(time);
+  call.rotary = nn::rotary_table(at::cat({inputs.txt_ids, inputs.img_ids}), config_.axes_dims_rope);
+  call.tokens = SequenceLayout::joint(boundary_->layout("encoder_hidden_states"), boundary_->layout("hidden_states"));
+  call.text_length = text.size(1);
+  if (observer_) observe("pos_embed", {call.rotary.cosines(), call.rotary.sines()});
+
+  image = through_blocks(text, image, call);
+  const auto modulation = norm_out_->forward(call.condition);  // scale, shift
+  image = nn::modulated_norm(image, modulation[1], modulation[0], kNormEps);
+  observe("norm_out", {image});
+  const auto output = proj_out_->forward(image);
+  observe("proj_out", {output});
+  return output;
+}
+
+at::Tensor FluxTransformer2DModelImpl::through_blocks(at::Tensor text, at::Tensor image, const flux::Call& call) {
+  int64_t index = 0;
+  for (const auto& block : *transformer_blocks_) {
+    const auto streams = block->as<flux::DoubleBlock>()->forward({text, image}, call);
+    text = streams.text;
+    image = streams.image;
+    observe(text_of("transformer_blocks.", index++), {text, image});
+  }
+  if (single_transformer_blocks_->is_empty()) return image;
+
+  const int64_t image_length = image.size(1);
+  auto joint = at::cat({text, image}, 1);
+  const auto image_part = [&] { return joint.narrow(1, call.text_length, image_length); };
+  index = 0;
+  for (const auto& block : *single_transformer_blocks_) {
+    joint = block->as<flux::SingleBlock>()->forward(joint, call);
+    observe(text_of("single_transformer_blocks.", index++), {joint.narrow(1, 0, call.text_length), image_part()});
+  }
+  return image_part();
+}
+
+FluxTransformerInputs FluxTransformer2DModelImpl::checked(const FluxTransformerInputs& inputs) const {
+  auto result = inputs;
+  result.img_ids = without_batch(inputs.img_ids);
+  result.txt_ids = without_batch(inputs.txt_ids);
+  const auto axes = static_cast<int64_t>(config_.axes_dims_rope.size());
+  check_shape("hidden_states", result.hidden_states, {-1, -1, config_.in_channels},
+              "[batch, image tokens, in_channels]");
+  const int64_t batch = result.hidden_states.size(0);
+  check_shape("encoder_hidden_states", result.encoder_hidden_states, {batch, -1, config_.joint_attention_dim},
+              "[batch, text tokens, joint_attention_dim]");
+  check_shape("pooled_projections", result.pooled_projections, {batch, config_.pooled_projection_dim},
+              "[batch, pooled_projection_dim]");
+  check_shape("img_ids", result.img_ids, {result.hidden_states.size(1), axes}, "[image tokens, axes]");
+  check_shape("txt_ids", result.txt_ids, {result.encoder_hidden_states.size(1), axes}, "[text tokens, axes]");
+  check_per_sample("timestep", result.timestep, batch);
+  check<ConfigError>(config_.guidance_embeds || !result.guidance.defined(),
+                     "guidance is given, and this model has no guidance embedding (guidance_embeds is false). Leave it "
+                     "out, or use true classifier-free guidance.");
+  check<ConfigError>(!config_.guidance_embeds || result.guidance.defined(),
+                     "guidance is missing, and this model has a guidance embedding (guidance_embeds is true). Give a "
+                     "tensor of shape [batch].");
+  if (config_.guidance_embeds) check_per_sample("guidance", result.guidance, batch);
+  return result;
+}
+
+at::Tensor FluxTransformer2DModelImpl::time_embedding(const FluxTransformerInputs& inputs, at::ScalarType dtype) {
+  // The rounding to `dtype`, before and after the product, is the reference's: bfloat16 makes 3504 of guidance 3.5.
+  const auto thousandfold = [&](const at::Tensor& value) { return value.defined() ? value.to(dtype) * 1000 : value; };
+  return time_text_embed_->forward(thousandfold(inputs.timestep), thousandfold(inputs.guidance),
+                                   inputs.pooled_projections);
+}
+
+void FluxTransformer2DModelImpl::observe(const std::string& module, const std::vector<at::Tensor>& outputs) const {
+  if (observer_) observer_(module, outputs);
+}
+
+ContextParallelPlan FluxTransformer2DModelImpl::context_parallel_plan() const {
+  const ContextParallelInput tokens{.split_dim = 1, .expected_dims = 3}, ids{.split_dim = 0, .expected_dims = 2};
+  return {
+      {"", {{"hidden_states", tokens}, {"encoder_hidden_states", tokens}, {"img_ids", ids}, {"txt_ids", ids}}},
+      {"proj_out", ContextParallelOutput{.gather_dim = 1, .expected_dims = 3}},
+  };
+}
+
+TensorParallelPlan FluxTransformer2DModelImpl::tensor_parallel_plan() const {
+  TensorParallelPlan plan;
+  for (const auto* name : {"attn.to_q", "attn.to_k", "attn.to_v", "attn.add_q_proj", "attn.add_k_proj",
+                           "attn.add_v_proj", "ff.net.0.proj", "ff_context.net.0.proj"}) {
+    if (config_.num_layers > 0) plan.emplace(text_of("transformer_blocks.*.", name), "colwise");
+  }
+  for (const auto* name : {"attn.to_out.0", "attn.to_add_out", "ff.net.2", "ff_context.net.2"}) {
+    if (config_.num_layers > 0) plan.emplace(text_of("transformer_blocks.*.", name), "rowwise");
+  }
+  for (const auto* name : {"attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp"}) {
+    if (config_.num_single_layers > 0) plan.emplace(text_of("single_transformer_blocks.*.", name), "colwise");
+  }
+  // Its input is the attention's output beside the feed-forward's: each rank has its part of both.
+  if (config_.num_single_layers > 0) {
+    plan.emplace("single_transformer_blocks.*.proj_out", TensorParallelStyle::packed_rowwise({1, 4}));
+  }
+  return plan;
+}
+
+}  // namespace pardiff
