@@ -23,7 +23,7 @@ struct Image {
   /// Shapes: returns [3, height, width], float32 in 0..1.
   at::Tensor to_tensor() const;
 
-  /// Writes a PNG whole or not at all. `text` (UTF-8, keywords of 1 to 79 Latin-1 characters) is stored in it. Equal
+  /// Writes a PNG whole or not at all. `text` (UTF-8, keywords of 1 to 79 ASCII characters) is stored in it. Equal
   /// pictures with equal text give equal bytes. Throws: UsageError if the path does not end in .png or a text cannot be
   /// stored; CheckpointError if the file cannot be written.
   void save(const std::filesystem::path& path, const std::vector<std::pair<std::string, std::string>>& text = {}) const;

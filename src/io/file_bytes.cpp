@@ -1,0 +1,109 @@
+#include "io/file_bytes.h"
+
+#include <fcntl.h>
+#include <pardiff/core/check.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+namespace pardiff {
+namespace {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() { ::close(descriptor_); }
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+[[noreturn]] void fail_to_open(const std::filesystem::path& path, int error) {
+  std::error_code ignored;
+  if (error == ENOENT && std::filesystem::is_symlink(path, ignored)) {
+    fail<CheckpointError>("cannot open ", path.string(), ": it is a symbolic link to ",
+                          std::filesystem::read_symlink(path, ignored).string(),
+                          ", which does not exist. Fetch the file again.");
+  }
+  fail<CheckpointError>("cannot open ", path.string(), ": ", std::strerror(error), ".");
+}
+
+int64_t size_of_regular_file(int descriptor, const std::filesystem::path& path) {
+  struct stat status = {};
+  if (::fstat(descriptor, &status) != 0) fail_to_open(path, errno);
+  check<CheckpointError>(S_ISREG(status.st_mode), "cannot read ", path.string(), ": it is ",
+                         S_ISDIR(status.st_mode) ? "a folder" : "not a regular file", ". Give the path of a file.");
+  return status.st_size;
+}
+
+// Opening a pipe must not wait for a writer, hence O_NONBLOCK; it means nothing to regular files.
+int open_for_reading(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) fail_to_open(path, errno);
+  return descriptor;
+}
+
+}  // namespace
+
+std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path) {
+  const Descriptor file(open_for_reading(path));
+  const int64_t size = size_of_regular_file(file.get(), path);
+  if (size == 0) return std::shared_ptr<const MappedFile>(new MappedFile(nullptr, 0));
+  // Private and writable: a caller that updates a weight in place gets pages of its own instead of a SIGSEGV.
+  void* const data = ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
+  check<CheckpointError>(data != MAP_FAILED, "cannot map ", path.string(), " (", size,
+                         " bytes) into memory: ", std::strerror(errno), ".");
+  return std::shared_ptr<const MappedFile>(new MappedFile(static_cast<std::byte*>(data), size));
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(size_));
+}
+
+std::string read_whole_file(const std::filesystem::path& path, int64_t max_bytes) {
+  const Descriptor file(open_for_reading(path));
+  const int64_t size = size_of_regular_file(file.get(), path);
+  check<CheckpointError>(size <= max_bytes, "cannot read ", path.string(), ": it has ", size, " bytes, at most ",
+                         max_bytes, " make sense here.");
+  std::string text(static_cast<std::size_t>(size), '\0');
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t count = ::read(file.get(), text.data() + done, text.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    check<CheckpointError>(count > 0, "cannot read ", path.string(), ": ",
+                           count < 0 ? std::strerror(errno) : "it became shorter while being read", ".");
+    done += static_cast<std::size_t>(count);
+  }
+  refuse_git_lfs_pointer(text, path);
+  return text;
+}
+
+void refuse_git_lfs_pointer(std::string_view text, const std::filesystem::path& path) {
+  check<CheckpointError>(!text.starts_with("version https://git-lfs.github.com/spec/"), "cannot read ", path.string(),
+                         ": it is a git-lfs pointer, not the file itself. Run 'git lfs pull' in its repository.");
+}
+
+std::string in_quotes(std::string_view name) {
+  constexpr std::size_t kLongest = 120;
+  std::string text = "'";
+  for (const char c : name.substr(0, kLongest)) {
+    if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) {
+      text += c;
+    } else {
+      char escape[5];
+      std::snprintf(escape, sizeof escape, "\\x%02x", static_cast<unsigned char>(c));
+      text += escape;
+    }
+  }
+  return text + (name.size() > kLongest ? "...'" : "'");
+}
+
+}  // namespace pardiff

@@ -1,0 +1,137 @@
+#include <ATen/ops/from_blob.h>
+#include <pardiff/core/check.h>
+#include <pardiff/io/atomic_file.h>
+#include <pardiff/io/safetensors.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "io/file_bytes.h"
+#include "io/safetensors_header.h"
+#include "io/safetensors_writer.h"
+
+namespace pardiff {
+
+struct SafetensorsFile::State {
+  std::filesystem::path path;
+  std::shared_ptr<const MappedFile> mapping;
+  SafetensorsHeader header;
+  std::unordered_map<std::string, std::size_t> index;  // into header.tensors
+
+  std::byte* bytes(const TensorInfo& info) const { return mapping->data() + header.data_begin + info.begin; }
+};
+
+SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
+  auto state = std::make_shared<State>();
+  state->path = path;
+  state->mapping = MappedFile::open(path);
+  state->header = read_safetensors_header(state->mapping->text(), path.string());
+  for (std::size_t i = 0; i < state->header.tensors.size(); ++i) state->index.emplace(state->header.tensors[i].name, i);
+  SafetensorsFile file;
+  file.state_ = std::move(state);
+  return file;
+}
+
+const std::filesystem::path& SafetensorsFile::path() const { return state_->path; }
+const std::vector<TensorInfo>& SafetensorsFile::tensors() const { return state_->header.tensors; }
+const std::map<std::string, std::string>& SafetensorsFile::metadata() const { return state_->header.metadata; }
+bool SafetensorsFile::contains(const std::string& name) const { return state_->index.contains(name); }
+
+const TensorInfo& SafetensorsFile::info(const std::string& name) const {
+  const auto found = state_->index.find(name);
+  check<CheckpointError>(found != state_->index.end(), "no tensor ", in_quotes(name), " in ", state_->path.string(),
+                         ", which has ", tensors().size(), " tensors.");
+  return tensors()[found->second];
+}
+
+const std::byte* SafetensorsFile::bytes(const std::string& name) const { return state_->bytes(info(name)); }
+
+bool SafetensorsFile::is_aligned(const std::string& name) const {
+  const auto& found = info(name);
+  return reinterpret_cast<std::uintptr_t>(state_->bytes(found)) % c10::elementSize(found.dtype) == 0;
+}
+
+at::Tensor SafetensorsFile::tensor(const std::string& name) const {
+  const auto& found = info(name);
+  std::byte* const data = state_->bytes(found);
+  if (found.dtype == at::kBool) {
+    // Any other byte in a C++ bool is undefined behaviour for all that computes with it.
+    const auto* wrong = std::find_if(data, data + found.bytes(), [](std::byte value) { return value > std::byte{1}; });
+    check<CheckpointError>(wrong == data + found.bytes(), "cannot read ", state_->path.string(), ": tensor ",
+                           in_quotes(name), " of dtype BOOL holds the byte ",
+                           wrong == data + found.bytes() ? 0 : static_cast<int>(*wrong), ", expected 0 or 1.");
+  }
+  const auto options = at::TensorOptions().dtype(found.dtype);
+  if (is_aligned(name)) {
+    return at::from_blob(
+        data, found.shape, [keep = state_](void*) {}, options);
+  }
+  std::vector<std::byte> aligned(data, data + found.bytes());
+  auto* const copy = new std::vector<std::byte>(std::move(aligned));
+  return at::from_blob(
+      copy->data(), found.shape, [copy](void*) { delete copy; }, options);
+}
+
+namespace {
+
+void check_tensor(const NamedTensor& entry, const std::filesystem::path& path) {
+  const auto& [name, tensor] = entry;
+  const auto require = [&](bool condition, const auto&... parts) {
+    check<UsageError>(condition, "cannot write ", path.string(), ": tensor ", in_quotes(name), " ", parts..., ".");
+  };
+  require(!name.empty() && name != "__metadata__", "has a name that the format does not allow");
+  require(tensor.defined(), "is undefined");
+  require(tensor.layout() == at::kStrided && !tensor.is_quantized(), "is not a dense tensor. Convert it first");
+  require(safetensors_dtype_name(tensor.scalar_type()) != nullptr, "has dtype ", tensor.scalar_type(),
+          ", which the format does not know. Convert it first");
+}
+
+}  // namespace
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<NamedTensor> tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : path_(path), tensors_(std::move(tensors)) {
+  std::set<std::string> names;
+  for (const auto& entry : tensors_) {
+    check_tensor(entry, path_);
+    check<UsageError>(names.insert(entry.name).second, "cannot write ", path_.string(), ": tensor ",
+                      in_quotes(entry.name), " is given twice.");
+  }
+  // Widest dtype first keeps everything aligned without gaps, which the format forbids.
+  std::ranges::sort(tensors_, {}, [](const NamedTensor& entry) {
+    return std::tuple(-static_cast<int64_t>(c10::elementSize(entry.tensor.scalar_type())), entry.name);
+  });
+  std::vector<TensorInfo> places;
+  int64_t end = 0;
+  for (const auto& [name, tensor] : tensors_) {
+    const int64_t begin = std::exchange(end, end + static_cast<int64_t>(tensor.nbytes()));
+    places.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), begin, end});
+  }
+  try {
+    header_ = write_safetensors_header(places, metadata);
+  } catch (const nlohmann::json::exception& error) {
+    fail<UsageError>("cannot write ", path_.string(), ": a name or its metadata is not UTF-8 (", error.what(), ").");
+  }
+}
+
+AtomicFile SafetensorsWriter::write() const {
+  AtomicFile file(path_);
+  file.write(header_.data(), header_.size());
+  for (const auto& [name, tensor] : tensors_) {
+    // resolve: a lazy conjugate or negation is a flag that the bytes do not show.
+    const auto plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
+    file.write(plain.data_ptr(), static_cast<std::size_t>(plain.nbytes()));
+  }
+  return file;
+}
+
+void write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  SafetensorsWriter(path, tensors, metadata).write().commit();
+}
+
+}  // namespace pardiff
