@@ -1,0 +1,12 @@
+#pragma once
+#include <cstddef>
+#include <string_view>
+
+namespace pardiff {
+
+/// The end of the extended grapheme cluster (Unicode 17) that starts at `begin`, which must be a cluster's start.
+/// Cost: time proportional to the length of the cluster.
+/// Source: Unicode Standard Annex 29, rules GB3 to GB13.
+std::size_t cluster_end(std::string_view text, std::size_t begin);
+
+}  // namespace pardiff
