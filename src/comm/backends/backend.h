@@ -7,7 +7,8 @@
 
 namespace pardiff::comm {
 
-/// One transport among the ranks of one group. Arguments have been checked and counted; the group has at least two ranks.
+/// One transport among the ranks of one group. Arguments have been checked and counted; the group has at least two
+/// ranks.
 class GroupBackend {
  public:
   GroupBackend(int rank, int size) : rank_(rank), size_(size) {}

@@ -1,0 +1,122 @@
+#include "comm/rendezvous.h"
+
+#include <pardiff/core/check.h>
+
+#include <cstdlib>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "comm/backends/gloo.h"
+
+namespace pardiff::comm {
+namespace {
+
+std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+class TcpRendezvous : public Rendezvous {
+ public:
+  TcpRendezvous(const LaunchEnv& env, std::chrono::milliseconds timeout)
+      : timeout_(timeout), one_host_(env.local_world_size == env.world_size) {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(env.master_port);
+    options.isServer = !env.store_is_served && env.rank == 0;
+    options.waitWorkers = false;
+    options.timeout = timeout;
+    try {
+      tcp_ = c10::make_intrusive<c10d::TCPStore>(env.master_address, options);
+    } catch (const std::exception& error) {
+      fail<CommError>("rank ", env.rank, " cannot reach the rendezvous at ", env.master_address, ":", env.master_port,
+                      ": ", first_line(error.what()), ". Check MASTER_ADDR and MASTER_PORT.");
+    }
+    store_ = c10::make_intrusive<c10d::PrefixStore>(store_prefix(), tcp_);
+  }
+
+  void publish(const std::string& key, const std::string& value) override {
+    guarded(key, [&] { store_->set(key, bytes_of(value)); });
+  }
+
+  std::string fetch(const std::string& key) override {
+    std::string value;
+    guarded(key, [&] {
+      const auto bytes = store_->get(key);
+      value.assign(bytes.begin(), bytes.end());
+    });
+    return value;
+  }
+
+  bool has(const std::string& key) override {
+    bool found = false;
+    guarded(key, [&] { found = store_->check({key}); });
+    return found;
+  }
+
+  int64_t count(const std::string& key, int64_t add) override {
+    int64_t value = 0;
+    guarded(key, [&] { value = store_->add(key, add); });
+    return value;
+  }
+
+  std::shared_ptr<GroupBackend> make_group(const std::string& name, int rank, int size,
+                                           at::DeviceType device) override {
+    check<ConfigError>(device == at::kCPU, "no transport for tensors on ", c10::DeviceTypeName(device),
+                       " in this build.");
+    std::shared_ptr<GroupBackend> group;
+    guarded(name, [&] {
+      const auto store = c10::make_intrusive<c10d::PrefixStore>(name, store_);
+      group = make_gloo_group(store, rank, size, timeout_, one_host_);
+    });
+    return group;
+  }
+
+ private:
+  template <typename Action>
+  void guarded(const std::string& key, const Action& action) {
+    try {
+      action();
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      fail<CommError>("the rendezvous failed at '", key, "': ", first_line(error.what()),
+                      ". Another rank is gone or late.");
+    }
+  }
+
+  std::chrono::milliseconds timeout_;
+  bool one_host_;
+  c10::intrusive_ptr<c10d::TCPStore> tcp_;
+  c10::intrusive_ptr<c10d::Store> store_;
+};
+
+}  // namespace
+
+std::string store_prefix() {
+  const char* restart = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return std::string("pardiff/") + (restart ? restart : "0");
+}
+
+std::shared_ptr<Rendezvous> meet_over_tcp(const LaunchEnv& env, const std::string&, std::chrono::milliseconds timeout) {
+  return std::make_shared<TcpRendezvous>(env, timeout);
+}
+
+struct StoreServer::State {
+  c10::intrusive_ptr<c10d::TCPStore> tcp;
+  c10::intrusive_ptr<c10d::Store> store;
+};
+
+StoreServer::StoreServer() : state_(std::make_unique<State>()) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;  // any free one
+  options.isServer = true;
+  options.waitWorkers = false;
+  state_->tcp = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  state_->store = c10::make_intrusive<c10d::PrefixStore>(store_prefix(), state_->tcp);
+}
+
+StoreServer::~StoreServer() = default;
+int StoreServer::port() const { return state_->tcp->getPort(); }
+bool StoreServer::has(const std::string& key) const { return state_->store->check({key}); }
+int64_t StoreServer::count(const std::string& key, int64_t add) const { return state_->store->add(key, add); }
+
+}  // namespace pardiff::comm

@@ -1,0 +1,47 @@
+#pragma once
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "comm/backends/backend.h"
+#include "pardiff/comm/launch_env.h"
+
+namespace pardiff::comm {
+
+/// Where the ranks of a run meet before they have groups: a small store of texts, and the maker of groups.
+class Rendezvous {
+ public:
+  virtual ~Rendezvous() = default;
+
+  virtual void publish(const std::string& key, const std::string& value) = 0;
+  /// Waits for the key. Throws: CommError when it does not come.
+  virtual std::string fetch(const std::string& key) = 0;
+  virtual bool has(const std::string& key) = 0;
+  /// Adds to a counter and returns its new value.
+  virtual int64_t count(const std::string& key, int64_t add) = 0;
+  virtual std::shared_ptr<GroupBackend> make_group(const std::string& name, int rank, int size,
+                                                   at::DeviceType device) = 0;
+};
+
+/// Over TCP, as torchrun's agent or rank 0 serves it.
+std::shared_ptr<Rendezvous> meet_over_tcp(const LaunchEnv& env, const std::string& comm,
+                                          std::chrono::milliseconds timeout);
+
+/// Serves the store of ranks that this process starts.
+class StoreServer {
+ public:
+  StoreServer();
+  ~StoreServer();
+  int port() const;
+  bool has(const std::string& key) const;
+  int64_t count(const std::string& key, int64_t add) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// The prefix of this program's keys in a store that others may use too.
+std::string store_prefix();
+
+}  // namespace pardiff::comm

@@ -1,0 +1,141 @@
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <pardiff/comm/world.h>
+#include <pardiff/core/check.h>
+#include <pardiff/core/log.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "comm/backends/threads.h"
+#include "comm/rendezvous.h"
+
+namespace pardiff {
+namespace {
+
+int allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+int chosen_threads(int wanted, int local_ranks) {
+  if (wanted > 0) return wanted;
+  if (const char* text = std::getenv("OMP_NUM_THREADS")) {
+    const int value = std::atoi(text);
+    if (value > 0) return value;
+  }
+  return std::max(1, allowed_cores() / std::max(1, local_ranks));
+}
+
+at::Device chosen_device(const std::string& name, int local_rank) {
+  check<UsageError>(name == "auto" || name == "cpu" || name == "cuda", "unknown device '", name,
+                    "'. Use auto, cpu or cuda.");
+  if (name == "cpu") return at::kCPU;
+  const bool has_cuda = at::hasCUDA();
+  check<ConfigError>(name == "auto" || has_cuda, "device cuda was asked for, and there is none. Use --device cpu.");
+  return has_cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank)) : at::Device(at::kCPU);
+}
+
+std::string group_name(const std::vector<int>& ranks) { return "ranks-" + joined(ranks, "-"); }
+
+}  // namespace
+
+World::World(const WorldOptions& options) : World(LaunchEnv{}, options, nullptr) {}
+
+World::World(const LaunchEnv& env, const WorldOptions& options)
+    : World(env, options,
+            env.world_size == 1 ? nullptr
+                                : comm::meet_over_tcp(env, options.comm, std::chrono::seconds(options.timeout_s))) {}
+
+World::World(const LaunchEnv& env, const WorldOptions& options, std::shared_ptr<comm::Rendezvous> rendezvous)
+    : env_(env),
+      options_(options),
+      device_(chosen_device(options.device, env.local_rank)),
+      counter_(std::make_shared<CommunicationCounter>()),
+      rendezvous_(std::move(rendezvous)) {
+  threads_ = chosen_threads(options.threads, env.local_world_size);
+  if (!rendezvous_) {
+    at::set_num_threads(threads_);
+    return;
+  }
+  if (env.launcher != "threads") at::set_num_threads(threads_);
+  host_group_ = make_group("world", env.rank, env.world_size, at::kCPU);
+  group_ = device_.is_cpu() ? host_group_ : make_group("world-device", env.rank, env.world_size, device_.type());
+}
+
+World::~World() = default;
+
+ProcessGroup World::make_group(const std::string& name, int rank, int size, at::DeviceType device) const {
+  return ProcessGroup(name, rendezvous_->make_group(name, rank, size, device), counter_);
+}
+
+ProcessGroup World::group_of(const std::vector<int>& ranks) {
+  if (ranks.size() <= 1) return {};
+  if (static_cast<int>(ranks.size()) == size() && std::is_sorted(ranks.begin(), ranks.end())) return group_;
+  const auto known = groups_.find(ranks);
+  if (known != groups_.end()) return known->second;
+  const auto own = std::find(ranks.begin(), ranks.end(), rank());
+  check<ConfigError>(own != ranks.end(), "rank ", rank(), " is not in the group of ranks ", joined(ranks), ".");
+  const auto made = make_group(group_name(ranks), static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
+                               device_.type());
+  groups_[ranks] = made;
+  return made;
+}
+
+std::vector<std::string> World::texts_of_all(const std::string& text) {
+  if (size() == 1) return {text};
+  const auto key = text_of("exchange/", next_exchange_++, "/");
+  rendezvous_->publish(key + std::to_string(rank()), text);
+  std::vector<std::string> texts;
+  for (int peer = 0; peer < size(); ++peer) texts.push_back(rendezvous_->fetch(key + std::to_string(peer)));
+  return texts;
+}
+
+void World::agree(const std::string& field, const std::string& value) {
+  const auto values = texts_of_all(value);
+  std::vector<int> others;
+  for (int peer = 1; peer < size(); ++peer) {
+    if (values[peer] != values[0]) others.push_back(peer);
+  }
+  if (others.empty()) return;
+  fail<CommError>("the ranks disagree on ", field, ": rank 0 has '", values[0], "', rank ", others.front(), " has '",
+                  values[others.front()], "'", others.size() > 1 ? " (differing ranks: " + joined(others) + ")" : "",
+                  ". Start all ranks with the same arguments and files.");
+}
+
+std::string World::text_from_rank_0(const std::string& text) {
+  if (size() == 1) return text;
+  const auto key = text_of("exchange/", next_exchange_++, "/0");
+  if (rank() == 0) rendezvous_->publish(key, text);
+  return rendezvous_->fetch(key);
+}
+
+int64_t World::from_rank_0(int64_t value) { return std::stoll(text_from_rank_0(std::to_string(value))); }
+
+bool World::claim_failure(bool is_consequence) {
+  if (!rendezvous_) return true;
+  try {
+    // A rank whose partner vanished lets the partner speak first.
+    for (int tries = 0; is_consequence && tries < 20 && !rendezvous_->has("failed"); ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    return rendezvous_->count("failed", 1) == 1;
+  } catch (const std::exception&) {
+    return !is_consequence;  // the rendezvous itself is gone
+  }
+}
+
+void World::finish() {
+  if (!rendezvous_ || env_.launcher == "threads") return;
+  const bool serves = !env_.store_is_served && rank() == 0;
+  rendezvous_->count("done", 1);
+  if (!serves) return;
+  for (int tries = 0; tries < 600 && rendezvous_->count("done", 0) < size(); ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+}  // namespace pardiff
