@@ -5,6 +5,7 @@ function(pardiff_test name)
   target_link_libraries(${name} PRIVATE pardiff pardiff_options pardiff_test_support GTest::gtest_main)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_precompile_headers(${name} REUSE_FROM pardiff_test_support)
+  target_compile_options(${name} PRIVATE -fPIC)  # the precompiled header is a library's, and programs default to -fPIE
   add_test(NAME ${name} COMMAND ${name})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
