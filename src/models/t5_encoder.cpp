@@ -78,10 +78,22 @@ class T5AttentionImpl : public torch::nn::Module {
       return projection->forward(x).unflatten(-1, {-1, config_.d_kv});
     };
     const auto query = heads_of(q_), key = heads_of(k_), value = heads_of(v_);
-    return o_->forward(attention_->forward(query, key, value, {.mask = position_bias, .scale = 1.0}).flatten(2));
+    return o_->forward(attend(query, key, value, position_bias).flatten(2));
   }
 
  private:
+  at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                    const at::Tensor& position_bias) {
+    constexpr double kScale = 1.0;
+    if (!position_bias.requires_grad()) {
+      return attention_->forward(query, key, value, {.mask = position_bias, .scale = kScale});
+    }
+    // Attention kernels give no gradient to a mask, and here the mask is what the bias table learns through.
+    const auto out = at::scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2),
+                                                      position_bias, 0.0, false, kScale);
+    return out.transpose(1, 2);  // [B, H, S, d_kv] -> [B, S, H, d_kv]
+  }
+
   // The columns of the heads that this rank has once its query projection is cut. The table itself stays whole.
   at::Tensor local_heads(const at::Tensor& table) const {
     const auto& sharding = q_->sharding;
