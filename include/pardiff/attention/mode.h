@@ -1,4 +1,5 @@
 #pragma once
+#include <c10/core/DeviceType.h>
 #include <pardiff/comm/process_group.h>
 #include <pardiff/parallel/config.h>
 
@@ -49,6 +50,7 @@ class RemoteKeyValueMeter {
 struct AttentionSharing {
   const AttentionMode* mode = nullptr;
   ProcessGroup ring, ulysses;  // context rank = ring.rank() * ulysses.size() + ulysses.rank()
+  at::DeviceType device = at::kCPU;
   bool rotate = true;          // pass blocks around the ring; else gather all of K and V
   bool convert_to_fp32 = true;
   std::shared_ptr<RemoteKeyValueMeter> meter = std::make_shared<RemoteKeyValueMeter>();

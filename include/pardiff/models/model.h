@@ -28,6 +28,8 @@ class Model : public torch::nn::Module {
   /// Collective: every rank of `world`, with equal arguments. Everything is checked before anything changes.
   /// Throws: ConfigError; a rejected call can be corrected and repeated.
   void enable_parallelism(const ParallelConfig& config, World& world);
+  /// The same for a model whose parameters hold this rank's slices already (see tensor_parallel_slices).
+  void enable_parallelism(const ParallelConfig& config, World& world, bool weights_already_sharded);
   void enable_parallelism(const ContextParallelConfig& config, World& world);
   void enable_parallelism(const TensorParallelConfig& config, World& world);
   /// Restores the one-rank model after context parallelism.

@@ -34,6 +34,7 @@ class PlannedEdge {
   /// Knows the model's state but has nothing to split or gather itself.
   void attach(std::string path, std::shared_ptr<ContextShare> share);
   void release();
+  const std::shared_ptr<ContextShare>& share() const { return share_; }
 
   /// This rank's share of an argument, if the plan splits it.
   /// Throws: ShapeError for a wrong number of dimensions, or a length that does not divide in a plain mode.

@@ -1,0 +1,79 @@
+#include <ATen/ATen.h>
+#include <pardiff/core/check.h>
+#include <pardiff/core/log.h>
+#include <pardiff/models/load.h>
+
+#include <algorithm>
+#include <set>
+
+namespace pardiff {
+namespace {
+
+// The source's name for each parameter, found before anything is read.
+std::map<std::string, std::string> resolve_names(torch::nn::Module& module, const ParameterSource& source,
+                                                 const LoadOptions& options) {
+  const std::set<std::string> available(source.names.begin(), source.names.end());
+  std::map<std::string, std::string> resolved;
+  std::set<std::string> used(options.ignored.begin(), options.ignored.end());
+  for (const auto& parameter : module.named_parameters()) {
+    std::vector<std::string> candidates = {parameter.key()};
+    if (options.other_names) {
+      const auto others = options.other_names(parameter.key());
+      candidates.insert(candidates.end(), others.begin(), others.end());
+    }
+    for (const auto& name : candidates) {
+      if (!available.count(name)) continue;
+      resolved.emplace(parameter.key(), name);
+      used.insert(name);
+    }
+    check<CheckpointError>(resolved.count(parameter.key()), source.origin, " has no tensor '", parameter.key(),
+                           "', which ", module.name(),
+                           " needs. The checkpoint is incomplete, or its config is another model's.");
+  }
+  for (const auto& name : source.names) {
+    if (!used.count(name))
+      warn(text_of(source.origin, " has a tensor '", name, "' that ", module.name(), " does not use."));
+  }
+  return resolved;
+}
+
+void check_shapes(torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options,
+                  const std::map<std::string, std::string>& names) {
+  for (const auto& parameter : module.named_parameters()) {
+    const auto shape = source.shape(names.at(parameter.key()));
+    check<CheckpointError>(at::IntArrayRef(shape) == parameter.value().sizes(), source.origin, ": tensor '",
+                           names.at(parameter.key()), "' has shape ", at::IntArrayRef(shape), ", and ", module.name(),
+                           " needs ", parameter.value().sizes(), ". The config does not belong to these weights.");
+    const auto slice = options.slices.find(parameter.key());
+    check<CheckpointError>(slice == options.slices.end() || slice->second.dim < static_cast<int64_t>(shape.size()),
+                           "tensor '", parameter.key(), "' cannot be sliced along dimension ", slice->second.dim, ".");
+  }
+}
+
+}  // namespace
+
+ParameterSource parameter_source(const Checkpoint& checkpoint) {
+  return {checkpoint.path().string(), checkpoint.names(),
+          [checkpoint](const std::string& name) { return checkpoint.info(name).shape; },
+          [checkpoint](const std::string& name, const std::optional<TensorSlice>& slice) {
+            return slice ? checkpoint.tensor(name, *slice) : checkpoint.tensor(name);
+          }};
+}
+
+void load_parameters(torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options) {
+  const auto names = resolve_names(module, source, options);
+  check_shapes(module, source, options, names);
+  const at::NoGradGuard no_grad;
+  for (auto& parameter : module.named_parameters()) {
+    const auto slice = options.slices.find(parameter.key());
+    const auto wanted = slice == options.slices.end() ? std::nullopt : std::optional(slice->second);
+    auto tensor = source.tensor(names.at(parameter.key()), wanted);
+    auto dtype = options.dtype;
+    if (options.dtype_of) {
+      if (const auto own = options.dtype_of(parameter.key())) dtype = own;
+    }
+    parameter.value().set_data(tensor.to(options.device, dtype.value_or(tensor.scalar_type())));
+  }
+}
+
+}  // namespace pardiff

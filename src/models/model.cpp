@@ -1,0 +1,56 @@
+#include <pardiff/core/check.h>
+#include <pardiff/models/apply.h>
+#include <pardiff/models/model.h>
+
+namespace pardiff {
+namespace {
+
+void check_heads(const Model& model, int degree) {
+  const int64_t heads = model.attention_heads();
+  check<ConfigError>(heads % degree == 0, "tp_degree ", degree, " must divide the ", heads, " attention heads of ",
+                     model.class_name(), ".");
+}
+
+}  // namespace
+
+void Model::enable_parallelism(const ContextParallelConfig& config, World& world) {
+  enable_parallelism(ParallelConfig{.context_parallel_config = config}, world);
+}
+
+void Model::enable_parallelism(const TensorParallelConfig& config, World& world) {
+  enable_parallelism(ParallelConfig{.tensor_parallel_config = config}, world);
+}
+
+void Model::enable_parallelism(const ParallelConfig& config, World& world) { enable_parallelism(config, world, false); }
+
+void Model::enable_parallelism(const ParallelConfig& config, World& world, bool weights_already_sharded) {
+  check<ConfigError>(!is_parallel(), "parallelism is already applied to this ", class_name(),
+                     ". Call disable_parallelism first.");
+  const auto mesh = config.mesh(world.rank(), world.size());
+  if (config.tensor_parallel_config) {
+    check<ConfigError>(!tensor_parallel_plan().empty(), class_name(), " has no tensor-parallel plan.");
+    check_heads(*this, mesh.size("tp"));
+    tensor_parallel_slices(*this, tensor_parallel_plan(), mesh.size("tp"), mesh.index("tp"));  // throws if it cannot
+  }
+  if (config.context_parallel_config) {
+    check<ConfigError>(!context_parallel_plan().empty(), class_name(), " has no context-parallel plan.");
+    apply_context_parallel(*this, *config.context_parallel_config, world, mesh, context_parallel_plan());
+  }
+  if (config.tensor_parallel_config) {
+    apply_tensor_parallel(*this, *config.tensor_parallel_config, world, mesh, tensor_parallel_plan(),
+                          weights_already_sharded);
+  }
+  parallel_config_ = std::make_shared<const ParallelConfig>(config);
+}
+
+void Model::disable_parallelism() {
+  check<ConfigError>(!parallel_config_ || !parallel_config_->tensor_parallel_config ||
+                         parallel_config_->tensor_parallel_config->degree() == 1,
+                     "a model whose weights are sharded cannot become whole again. Load it anew.");
+  remove_context_parallel(*this);
+  parallel_config_.reset();
+}
+
+void Model::set_attention_backend(const std::string& name) { pardiff::set_attention_backend(*this, name); }
+
+}  // namespace pardiff
