@@ -8,8 +8,6 @@
 namespace pardiff {
 namespace {
 
-constexpr char32_t kZeroWidthNonJoiner = 0x200C;
-
 UGraphemeClusterBreak break_of(char32_t character) {
   if (find_range(kLaterClusterExtenders, character) != nullptr) return U_GCB_EXTEND;
   constexpr char32_t kLaterPrepend = 0x113D1, kFormerPrepend = 0x11A3A;
@@ -63,7 +61,6 @@ class Cluster {
     if (is_control(last_) || is_control(kind)) return false;
     if (kind == U_GCB_EXTEND || kind == U_GCB_ZWJ || kind == U_GCB_SPACING_MARK || last_ == U_GCB_PREPEND) return true;
     if (joins_as_hangul(last_, kind)) return true;
-    if (conjunct_ == Conjunct::kLinked && find_range(kConjunctConsonants, character) != nullptr) return true;
     if (pictograph_ == Pictograph::kJoiner && is_pictograph(character)) return true;
     return last_ == U_GCB_REGIONAL_INDICATOR && kind == U_GCB_REGIONAL_INDICATOR && regional_indicators_ % 2 == 1;
   }
@@ -76,22 +73,13 @@ class Cluster {
     } else if (pictograph_ != Pictograph::kBase || kind != U_GCB_EXTEND) {
       pictograph_ = Pictograph::kNone;
     }
-    if (find_range(kConjunctConsonants, character) != nullptr) {
-      conjunct_ = Conjunct::kConsonant;
-    } else if (conjunct_ != Conjunct::kNone && find_range(kConjunctLinkers, character) != nullptr) {
-      conjunct_ = Conjunct::kLinked;
-    } else if ((kind != U_GCB_EXTEND && kind != U_GCB_ZWJ) || character == kZeroWidthNonJoiner) {
-      conjunct_ = Conjunct::kNone;
-    }
     regional_indicators_ = kind == U_GCB_REGIONAL_INDICATOR ? regional_indicators_ + 1 : 0;
     last_ = kind;
   }
 
   enum class Pictograph { kNone, kBase, kJoiner };
-  enum class Conjunct { kNone, kConsonant, kLinked };
   UGraphemeClusterBreak last_ = U_GCB_OTHER;
   Pictograph pictograph_ = Pictograph::kNone;
-  Conjunct conjunct_ = Conjunct::kNone;
   std::size_t regional_indicators_ = 0;
 };
 
