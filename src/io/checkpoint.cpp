@@ -70,6 +70,23 @@ struct Rows {
   int64_t row_bytes;  // of one index of it
 };
 
+Rows check_slice(const TensorInfo& info, const TensorSlice& slice, const fs::path& file) {
+  const auto dims = static_cast<int64_t>(info.shape.size());
+  check<ShapeError>(slice.dim >= 0 && slice.dim < dims, "cannot slice tensor ", in_quotes(info.name), " of ",
+                    file.string(), " along dimension ", slice.dim, ": its shape is [", joined(info.shape), "].");
+  Rows rows = {1, info.shape[static_cast<std::size_t>(slice.dim)], static_cast<int64_t>(c10::elementSize(info.dtype))};
+  for (int64_t i = 0; i < dims; ++i) {
+    if (i < slice.dim) rows.outer *= info.shape[static_cast<std::size_t>(i)];
+    if (i > slice.dim) rows.row_bytes *= info.shape[static_cast<std::size_t>(i)];
+  }
+  for (const auto& [begin, end] : slice.ranges) {
+    check<ShapeError>(0 <= begin && begin <= end && end <= rows.size, "cannot take [", begin, ", ", end,
+                      ") along dimension ", slice.dim, " of tensor ", in_quotes(info.name), " of ", file.string(),
+                      ": its shape is [", joined(info.shape), "].");
+  }
+  return rows;
+}
+
 }  // namespace
 
 struct Checkpoint::State {
@@ -98,24 +115,6 @@ struct Checkpoint::State {
       if (listed->second == file.path().filename()) entry->second = files.size();
     }
     files.push_back(file);
-  }
-
-  Rows check_slice(const TensorInfo& info, const TensorSlice& slice) const {
-    const auto dims = static_cast<int64_t>(info.shape.size());
-    check<ShapeError>(slice.dim >= 0 && slice.dim < dims, "cannot slice tensor ", in_quotes(info.name), " of ",
-                      path.string(), " along dimension ", slice.dim, ": its shape is [", joined(info.shape), "].");
-    Rows rows = {1, info.shape[static_cast<std::size_t>(slice.dim)],
-                 static_cast<int64_t>(c10::elementSize(info.dtype))};
-    for (int64_t i = 0; i < dims; ++i) {
-      if (i < slice.dim) rows.outer *= info.shape[static_cast<std::size_t>(i)];
-      if (i > slice.dim) rows.row_bytes *= info.shape[static_cast<std::size_t>(i)];
-    }
-    for (const auto& [begin, end] : slice.ranges) {
-      check<ShapeError>(0 <= begin && begin <= end && end <= rows.size, "cannot take [", begin, ", ", end,
-                        ") along dimension ", slice.dim, " of tensor ", in_quotes(info.name), " of ", path.string(),
-                        ": its shape is [", joined(info.shape), "].");
-    }
-    return rows;
   }
 };
 
@@ -182,7 +181,7 @@ at::Tensor Checkpoint::tensor(const std::string& name) const {
 at::Tensor Checkpoint::tensor(const std::string& name, const TensorSlice& slice) const {
   const auto& file = state_->holder(name);
   const auto& info = file.info(name);
-  const Rows rows = state_->check_slice(info, slice);
+  const Rows rows = check_slice(info, slice, file.path());
   std::vector<int64_t> shape = info.shape;
   int64_t length = 0;
   for (const auto& [begin, end] : slice.ranges) {
