@@ -27,7 +27,7 @@ DerivedText normalised(std::string_view text, std::size_t origin) {
     if (!is_space) {
       append_lower_case(character, lower);
     } else if (!is_after_space) {
-      lower = " ";
+      lower.push_back(' ');
     }
     result.append(lower, source);
     is_after_space = is_space;
