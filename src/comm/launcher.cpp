@@ -29,7 +29,10 @@ class SignalWatch {
   SignalWatch() {
     struct sigaction action = {};
     action.sa_handler = remember_signal;
-    for (size_t i = 0; i < kCount; ++i) sigaction(kSignals[i], &action, &before_[i]);
+    for (size_t i = 0; i < kCount; ++i) {
+      sigaction(kSignals[i], &action, &before_[i]);
+      if (before_[i].sa_handler == SIG_IGN) sigaction(kSignals[i], &before_[i], nullptr);  // as nohup wants it
+    }
   }
   ~SignalWatch() {
     for (size_t i = 0; i < kCount; ++i) sigaction(kSignals[i], &before_[i], nullptr);
@@ -125,6 +128,19 @@ class RankProcesses {
 
 int exit_code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 1; }
 
+// A rank that threw has said why, or has left that to the one that claimed it; one that was killed could not.
+bool is_reported(const comm::StoreServer& server, int status) {
+  if (WIFSIGNALED(status)) return server.count("failed", 1) > 1;
+  return server.reported_exit_code().has_value();
+}
+
+std::string how_it_ended(int rank, int status) {
+  if (!WIFSIGNALED(status)) return text_of("rank ", rank, " left with exit code ", WEXITSTATUS(status), ".");
+  const int signal = WTERMSIG(status);
+  return text_of("rank ", rank, " was ended by signal ", signal, " (", strsignal(signal), ").",
+                 signal == SIGKILL ? " Perhaps memory ran out." : "");
+}
+
 }  // namespace
 
 int launch_ranks(int size, const std::vector<std::string>& arguments) {
@@ -141,19 +157,11 @@ int launch_ranks(int size, const std::vector<std::string>& arguments) {
     }
     const auto [rank, status] = ranks.reap();
     if (rank < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) continue;
-    // A rank that threw has said why, or leaves that to the one that claimed it; one that was killed could not.
-    if (WIFSIGNALED(status) && server.count("failed", 1) == 1) {
-      report_error(text_of("rank ", rank, " was ended by signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)),
-                           "). The other ranks have been ended."));
-    } else if (WIFEXITED(status) && !server.has("failed")) {
-      // The claim may still be on its way; a rank that left without a word is reported here.
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      if (!server.has("failed") && WEXITSTATUS(status) != 2) {
-        report_error(text_of("rank ", rank, " left with exit code ", WEXITSTATUS(status), "."));
-      }
-    }
+    if (!is_reported(server, status))
+      report_error(text_of(how_it_ended(rank, status), " The other ranks have been ended."));
+    const int code = server.reported_exit_code().value_or(exit_code_of(status));
     ranks.end_all();
-    return exit_code_of(status);
+    return code;
   }
   return 0;
 }

@@ -3,10 +3,12 @@
 #include <pardiff/core/check.h>
 
 #include <cstdlib>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "comm/backends/gloo.h"
+#include "comm/backends/nccl.h"
 
 namespace pardiff::comm {
 namespace {
@@ -18,7 +20,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 class TcpRendezvous : public Rendezvous {
  public:
   TcpRendezvous(const LaunchEnv& env, std::chrono::milliseconds timeout)
-      : timeout_(timeout), one_host_(env.local_world_size == env.world_size) {
+      : timeout_(timeout), one_host_(env.local_world_size == env.world_size), local_rank_(env.local_rank) {
     c10d::TCPStoreOptions options;
     options.port = static_cast<uint16_t>(env.master_port);
     options.isServer = !env.store_is_served && env.rank == 0;
@@ -58,14 +60,12 @@ class TcpRendezvous : public Rendezvous {
     return value;
   }
 
-  std::shared_ptr<GroupBackend> make_group(const std::string& name, int rank, int size,
-                                           at::DeviceType device) override {
-    check<ConfigError>(device == at::kCPU, "no transport for tensors on ", c10::DeviceTypeName(device),
-                       " in this build.");
+  std::shared_ptr<GroupBackend> make_group(const std::string& name, int rank, int size, at::DeviceType device) override {
     std::shared_ptr<GroupBackend> group;
     guarded(name, [&] {
       const auto store = c10::make_intrusive<c10d::PrefixStore>(name, store_);
-      group = make_gloo_group(store, rank, size, timeout_, one_host_);
+      group = device == at::kCUDA ? make_nccl_group(store, rank, size, local_rank_, timeout_)
+                                  : make_gloo_group(store, rank, size, timeout_, one_host_);
     });
     return group;
   }
@@ -85,6 +85,7 @@ class TcpRendezvous : public Rendezvous {
 
   std::chrono::milliseconds timeout_;
   bool one_host_;
+  int local_rank_;
   c10::intrusive_ptr<c10d::TCPStore> tcp_;
   c10::intrusive_ptr<c10d::Store> store_;
 };
@@ -98,6 +99,51 @@ std::string store_prefix() {
 
 std::shared_ptr<Rendezvous> meet_over_tcp(const LaunchEnv& env, const std::string&, std::chrono::milliseconds timeout) {
   return std::make_shared<TcpRendezvous>(env, timeout);
+}
+
+namespace {
+
+constexpr const char* kFailed = "failed";      // how many ranks have failed
+constexpr const char* kReported = "reported";  // the exit code of the failure that has been printed
+constexpr auto kPause = std::chrono::milliseconds(20);
+
+template <typename Condition>
+bool came_true_within(std::chrono::milliseconds limit, const Condition& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(kPause);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool claim_failure(Rendezvous& rendezvous, bool is_consequence) {
+  try {
+    if (is_consequence) came_true_within(std::chrono::seconds(2), [&] { return rendezvous.has(kFailed); });
+    if (rendezvous.count(kFailed, 1) == 1) return true;
+    came_true_within(std::chrono::seconds(1), [&] { return rendezvous.has(kReported); });
+    return false;
+  } catch (const std::exception&) {
+    return !is_consequence;  // the rendezvous itself is gone
+  }
+}
+
+void confirm_report(Rendezvous& rendezvous, int exit_code) {
+  try {
+    rendezvous.publish(kReported, std::to_string(exit_code));
+  } catch (const std::exception&) {
+    // Whoever would read it is gone.
+  }
+}
+
+void wait_for_claims(Rendezvous& rendezvous, int ranks) {
+  try {
+    came_true_within(std::chrono::seconds(1), [&] { return rendezvous.count(kFailed, 0) >= ranks; });
+  } catch (const std::exception&) {
+    // Nobody left to wait for.
+  }
 }
 
 struct StoreServer::State {
@@ -118,5 +164,11 @@ StoreServer::~StoreServer() = default;
 int StoreServer::port() const { return state_->tcp->getPort(); }
 bool StoreServer::has(const std::string& key) const { return state_->store->check({key}); }
 int64_t StoreServer::count(const std::string& key, int64_t add) const { return state_->store->add(key, add); }
+
+std::optional<int> StoreServer::reported_exit_code() const {
+  if (!has(kReported)) return std::nullopt;
+  const auto bytes = state_->store->get(kReported);
+  return std::stoi(std::string(bytes.begin(), bytes.end()));
+}
 
 }  // namespace pardiff::comm

@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "comm/backends/backend.h"
@@ -27,6 +28,14 @@ class Rendezvous {
 std::shared_ptr<Rendezvous> meet_over_tcp(const LaunchEnv& env, const std::string& comm,
                                           std::chrono::milliseconds timeout);
 
+/// Whether this rank is the one that reports. `is_consequence`: its error only says that another rank is gone, so it
+/// lets that one speak first. Returns false after the other has reported, or had time to.
+bool claim_failure(Rendezvous& rendezvous, bool is_consequence);
+/// Tells the others, and the launcher, that the claimed failure has been printed, and the exit code of the run.
+void confirm_report(Rendezvous& rendezvous, int exit_code);
+/// Keeps the store up for a moment after a failure, so that the other ranks can learn that it is reported.
+void wait_for_claims(Rendezvous& rendezvous, int ranks);
+
 /// Serves the store of ranks that this process starts.
 class StoreServer {
  public:
@@ -35,6 +44,8 @@ class StoreServer {
   int port() const;
   bool has(const std::string& key) const;
   int64_t count(const std::string& key, int64_t add) const;
+  /// The exit code of the failure that a rank has reported, if one has.
+  std::optional<int> reported_exit_code() const;
 
  private:
   struct State;

@@ -4,11 +4,15 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <memory>
+
+#include "comm/rendezvous.h"
 
 namespace pardiff {
 namespace {
@@ -40,9 +44,19 @@ int ranks_to_start() {
 
 int exit_code_of(const std::exception& error) { return dynamic_cast<const UsageError*>(&error) ? 2 : 1; }
 
-void report(World* world, const std::exception& error) {
+// Prints the error unless another rank has, or is the cause.
+void report(comm::Rendezvous* rendezvous, const LaunchEnv& env, const std::exception& error) {
   const bool is_consequence = dynamic_cast<const CommError*>(&error) != nullptr;
-  if (!world || world->claim_failure(is_consequence)) report_error(error.what());
+  if (!rendezvous) {
+    report_error(error.what());
+    return;
+  }
+  if (comm::claim_failure(*rendezvous, is_consequence)) {
+    report_error(error.what());
+    comm::confirm_report(*rendezvous, exit_code_of(error));
+  }
+  const bool serves = !env.store_is_served && env.rank == 0;
+  if (serves) comm::wait_for_claims(*rendezvous, env.world_size);
 }
 
 // Other ranks may wait for this one in an operation that its destructors would wait for in turn: leave without them.
@@ -56,19 +70,38 @@ void report(World* world, const std::exception& error) {
 
 int run(const std::function<void(World&)>& work, const WorldOptions& options) {
   follow_parent();
+  LaunchEnv env;
+  std::shared_ptr<comm::Rendezvous> rendezvous;
   std::unique_ptr<World> world;
   try {
-    const auto env = LaunchEnv::from_environment();
-    if (!env && ranks_to_start() > 1) return launch_ranks(ranks_to_start(), own_arguments());
-    world = env ? std::make_unique<World>(*env, options) : std::make_unique<World>(options);
+    const auto found = LaunchEnv::from_environment();
+    if (!found && ranks_to_start() > 1) return launch_ranks(ranks_to_start(), own_arguments());
+    env = found.value_or(env);
+    if (env.world_size > 1) {
+      rendezvous = comm::meet_over_tcp(env, options.comm, std::chrono::seconds(options.timeout_s));
+    }
+    world.reset(new World(env, options, rendezvous));
     work(*world);
     world->finish();
     return 0;
   } catch (const std::exception& error) {
-    report(world.get(), error);
-    if (world && world->size() > 1) leave(exit_code_of(error));
+    report(rendezvous.get(), env, error);
+    if (rendezvous) leave(exit_code_of(error));
     return exit_code_of(error);
   }
+}
+
+int report_failure(const std::exception& error) {
+  LaunchEnv env;
+  std::shared_ptr<comm::Rendezvous> rendezvous;
+  try {
+    env = LaunchEnv::from_environment().value_or(env);
+    if (env.world_size > 1) rendezvous = comm::meet_over_tcp(env, "auto", std::chrono::seconds(10));
+  } catch (const std::exception&) {
+    // No launcher, or one that cannot be reached: everybody speaks for himself.
+  }
+  report(rendezvous.get(), env, error);
+  return exit_code_of(error);
 }
 
 }  // namespace pardiff

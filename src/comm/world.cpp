@@ -2,6 +2,7 @@
 #include <ATen/Parallel.h>
 #include <pardiff/comm/world.h>
 #include <pardiff/core/check.h>
+#include <pardiff/core/device.h>
 #include <pardiff/core/log.h>
 #include <sched.h>
 #include <unistd.h>
@@ -30,12 +31,16 @@ int chosen_threads(int wanted, int local_ranks) {
   return std::max(1, allowed_cores() / std::max(1, local_ranks));
 }
 
+bool has_nvidia_driver() { return access("/dev/nvidiactl", F_OK) == 0; }
+
 at::Device chosen_device(const std::string& name, int local_rank) {
   check<UsageError>(name == "auto" || name == "cpu" || name == "cuda", "unknown device '", name,
                     "'. Use auto, cpu or cuda.");
   if (name == "cpu") return at::kCPU;
-  const bool has_cuda = at::hasCUDA();
-  check<ConfigError>(name == "auto" || has_cuda, "device cuda was asked for, and there is none. Use --device cpu.");
+  if (name == "auto" && !has_nvidia_driver()) return at::kCPU;  // the CUDA part takes long to open
+  const auto reason = why_no_cuda();
+  const bool has_cuda = reason.empty();
+  check<ConfigError>(name == "auto" || has_cuda, "device cuda cannot be used: ", reason, ". Use --device cpu.");
   return has_cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank)) : at::Device(at::kCPU);
 }
 
@@ -114,19 +119,6 @@ std::string World::text_from_rank_0(const std::string& text) {
 }
 
 int64_t World::from_rank_0(int64_t value) { return std::stoll(text_from_rank_0(std::to_string(value))); }
-
-bool World::claim_failure(bool is_consequence) {
-  if (!rendezvous_) return true;
-  try {
-    // A rank whose partner vanished lets the partner speak first.
-    for (int tries = 0; is_consequence && tries < 20 && !rendezvous_->has("failed"); ++tries) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    }
-    return rendezvous_->count("failed", 1) == 1;
-  } catch (const std::exception&) {
-    return !is_consequence;  // the rendezvous itself is gone
-  }
-}
 
 void World::finish() {
   if (!rendezvous_ || env_.launcher == "threads") return;

@@ -3,6 +3,7 @@
 #include <pardiff/comm/launch_env.h>
 #include <pardiff/comm/process_group.h>
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -64,12 +65,11 @@ class World {
 
   CommunicationCounter& counter() const { return *counter_; }
 
-  /// True for the first rank that fails: that one reports. False for the others and when another rank is the cause.
-  bool claim_failure(bool is_consequence);
   /// Waits until every rank is done, so that whoever serves the rendezvous leaves last.
   void finish();
 
  private:
+  friend int run(const std::function<void(World&)>&, const WorldOptions&);
   friend int run_as_threads(int, const std::function<void(World&)>&, const WorldOptions&);
   World(const LaunchEnv& env, const WorldOptions& options, std::shared_ptr<comm::Rendezvous> rendezvous);
 
@@ -91,6 +91,10 @@ class World {
 /// What `work` throws is printed once for all ranks, and all ranks end.
 /// Returns the process's exit code: 0 done, 1 failed, 2 usage.
 int run(const std::function<void(World&)>& work, const WorldOptions& options = {});
+
+/// Prints, once for all ranks of this run, what failed before there was a World (a command line, say).
+/// Returns the process's exit code: 1 failed, 2 usage.
+int report_failure(const std::exception& error);
 
 /// Runs `work` on `size` ranks that are threads of this process. Throws: the first error of any rank.
 int run_as_threads(int size, const std::function<void(World&)>& work, const WorldOptions& options = {});

@@ -1,0 +1,51 @@
+#include "cli/dtype.h"
+
+#include <pardiff/core/check.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace pardiff::cli {
+
+at::ScalarType dtype_named(const std::string& name) {
+  if (name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  if (name == "float16") return at::kHalf;
+  fail<UsageError>("unknown dtype '", name, "'. Use one of: float32, bfloat16, float16.");
+}
+
+std::string dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return "float32";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kHalf:
+      return "float16";
+    default:
+      return c10::toString(dtype);
+  }
+}
+
+bool cpu_has_amx_bfloat16() {
+#if defined(__x86_64__)
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kAmxBfloat16 = 1u << 22, kAmxTile = 1u << 24;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
+  return (edx & kAmxBfloat16) && (edx & kAmxTile);
+#else
+  return false;
+#endif
+}
+
+std::optional<at::ScalarType> choose_dtype(const std::string& name, World& world) {
+  if (name != "auto") return dtype_named(name);
+  const bool is_file_dtype = world.device().is_cuda();
+  const std::string own = is_file_dtype ? "file" : cpu_has_amx_bfloat16() ? "bfloat16" : "float32";
+  const auto chosen = world.text_from_rank_0(own);
+  if (chosen == "file") return std::nullopt;
+  return dtype_named(chosen);
+}
+
+}  // namespace pardiff::cli

@@ -1,0 +1,131 @@
+#include "cli/generate_flags.h"
+
+#include <pardiff/attention/backend.h>
+#include <pardiff/core/check.h>
+#include <pardiff/io/atomic_file.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <limits>
+
+#include "cli/flags.h"
+
+namespace pardiff::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMostPixelsPerSide = 16384;  // 2^28 pixels in all, as much as a PNG may have here
+constexpr int64_t kMostSteps = 10'000;
+constexpr int64_t kMostImages = 1024;
+constexpr int64_t kMostThreads = 1024;
+constexpr int64_t kMostSeconds = 7 * 24 * 3600;
+
+// One prompt a line; lines without text are passed over.
+std::vector<std::string> prompts_in(const fs::path& path) {
+  std::error_code ignored;
+  std::ifstream file(path);
+  check<CheckpointError>(file.is_open() && !fs::is_directory(path, ignored), "cannot read the prompt file ",
+                         path.string(), ": ", std::strerror(errno ? errno : EISDIR), ".");
+  std::vector<std::string> prompts;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (line.find_first_not_of(" \t") != std::string::npos) prompts.push_back(line);
+  }
+  check<UsageError>(!prompts.empty(), "the prompt file ", path.string(),
+                    " holds no prompt. Write one prompt on each line.");
+  return prompts;
+}
+
+void check_suffix(const std::string& flag, const fs::path& path, const std::string& suffix) {
+  check<UsageError>(path.extension() == suffix, flag, " is '", path.string(), "'. Give a name that ends in ", suffix,
+                    ".");
+}
+
+Prompts prompts_of(const std::vector<std::string>& texts) { return texts.empty() ? Prompts() : Prompts(texts); }
+
+}  // namespace
+
+void GenerateFlags::declare(Flags& flags) {
+  flags.text("--model", model, "A folder in the diffusers layout, or a repository id in the local Hugging Face cache")
+      .text("--variant", variant, "Read the files of this variant, such as fp16")
+      .texts("--prompt", prompts, "What the picture shows; repeat for a batch")
+      .texts("--prompt-2", prompts_2, "For the T5 encoder; default: --prompt")
+      .path("--prompt-file", prompt_file, "Prompts from a file, one on each line")
+      .texts("--negative-prompt", negative_prompts, "What the picture must not show; needs --true-cfg-scale above 1")
+      .real("--true-cfg-scale", true_cfg_scale, {0, 1000}, "Strength of the negative prompt; default 1: none")
+      .integer("--height", height, {16, kMostPixelsPerSide}, "Pixels; default 1024")
+      .integer("--width", width, {16, kMostPixelsPerSide}, "Pixels; default 1024")
+      .integer("--steps", steps, {1, kMostSteps}, "Denoising steps; default 28")
+      .real("--guidance-scale", guidance_scale, {0, 1000}, "Of the guidance embedding; default 3.5")
+      .integer("--seed", seed, {0, std::numeric_limits<int64_t>::max()}, "Of the noise; default: a drawn one, printed")
+      .integer("--max-sequence-length", max_sequence_length, {1, 512}, "Tokens of the T5 encoder; default 512")
+      .integer("--num-images", num_images, {1, kMostImages}, "Pictures for each prompt; default 1");
+  ranks.declare(flags);
+  flags
+      .integer("--threads", threads, {1, kMostThreads},
+               "CPU threads of each rank; default: OMP_NUM_THREADS, else cores / local ranks")
+      .text("--attention-backend", attention_backend, "Attention kernels; see pardiff doctor")
+      .choice("--device", device, {"cpu", "cuda"}, "Default: cuda when there is one")
+      .choice("--comm", comm, {"auto", "gloo", "nccl"}, "Transport between ranks; default auto")
+      .choice("--dtype", dtype, {"auto", "float32", "bfloat16", "float16"},
+              "Default auto: the checkpoint's on CUDA; on a CPU bfloat16 where it has AMX, else float32")
+      .integer("--timeout", timeout_s, {1, kMostSeconds}, "Seconds that a rank waits for another; default 600")
+      .path("--output", output, "The picture, a .png; several become FILE-0, FILE-1, ...")
+      .path("--report", report, "Write times, memory and traffic of every rank as JSON")
+      .path("--dump-tensors", dump_tensors, "Write picture, latents of every step and token ids as safetensors");
+  verbosity.declare(flags);
+}
+
+void GenerateFlags::complete() {
+  check<UsageError>(!model.empty(), "--model is missing. Give a folder in the diffusers layout, or a repository id.");
+  check<UsageError>(!output.empty(), "--output is missing. Give the name of the picture to write.");
+  check_suffix("--output", output, ".png");
+  if (!report.empty()) check_suffix("--report", report, ".json");
+  if (!dump_tensors.empty()) check_suffix("--dump-tensors", dump_tensors, ".safetensors");
+  check<UsageError>(prompts.empty() || prompt_file.empty(), "both --prompt and --prompt-file are given. Choose one.");
+  if (!prompt_file.empty()) prompts = prompts_in(prompt_file);
+  check<UsageError>(!prompts.empty(), "--prompt is missing. Say what the picture shows.");
+  check<UsageError>(comm != "nccl" || device != "cpu", "--comm is nccl, and --device is cpu. Use --comm gloo.");
+  if (!attention_backend.empty()) pardiff::attention_backend(attention_backend);  // throws for an unknown name
+}
+
+WorldOptions GenerateFlags::world_options() const {
+  return {
+      .device = device, .comm = comm, .threads = static_cast<int>(threads), .timeout_s = static_cast<int>(timeout_s)};
+}
+
+FluxPipelineInputs GenerateFlags::pipeline_inputs() const {
+  FluxPipelineInputs inputs{.prompt = prompts,
+                            .prompt_2 = prompts_of(prompts_2),
+                            .negative_prompt = prompts_of(negative_prompts),
+                            .true_cfg_scale = true_cfg_scale,
+                            .height = height,
+                            .width = width,
+                            .num_inference_steps = steps,
+                            .guidance_scale = guidance_scale,
+                            .num_images_per_prompt = num_images,
+                            .max_sequence_length = max_sequence_length};
+  if (seed) inputs.seed = Seeds(*seed);
+  return inputs;
+}
+
+std::vector<fs::path> GenerateFlags::picture_paths() const {
+  const auto count = static_cast<int64_t>(prompts.size()) * num_images;
+  if (count == 1) return {output};
+  std::vector<fs::path> paths;
+  for (int64_t i = 0; i < count; ++i) {
+    paths.push_back(output.parent_path() / text_of(output.stem().string(), "-", i, output.extension().string()));
+  }
+  return paths;
+}
+
+void GenerateFlags::check_outputs() const {
+  for (const auto& path : picture_paths()) AtomicFile::check_writable(path);
+  for (const auto& path : {report, dump_tensors}) {
+    if (!path.empty()) AtomicFile::check_writable(path);
+  }
+}
+
+}  // namespace pardiff::cli

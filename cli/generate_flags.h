@@ -1,0 +1,53 @@
+#pragma once
+#include <pardiff/comm/world.h>
+#include <pardiff/pipelines/flux_inputs.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/ranks.h"
+#include "cli/verbosity.h"
+
+namespace pardiff::cli {
+
+class Flags;
+
+/// What `pardiff generate` is told.
+struct GenerateFlags {
+  std::string model;
+  std::string variant;
+  std::vector<std::string> prompts, prompts_2, negative_prompts;
+  std::filesystem::path prompt_file;
+  double true_cfg_scale = 1.0;
+  std::optional<int64_t> height{}, width{}, seed{};
+  int64_t steps = 28;
+  double guidance_scale = 3.5;
+  int64_t max_sequence_length = 512;
+  int64_t num_images = 1;
+
+  RankFlags ranks;
+  int64_t threads = 0;  // 0: not given
+  std::string attention_backend;
+  std::string device = "auto", comm = "auto", dtype = "auto";
+  int64_t timeout_s = 600;
+
+  std::filesystem::path output, report, dump_tensors;
+  Verbosity verbosity;
+
+  void declare(Flags& flags);
+  /// Reads the prompt file, and checks what one flag alone cannot show.
+  /// Throws: UsageError; CheckpointError if the prompt file cannot be read.
+  void complete();
+
+  WorldOptions world_options() const;
+  FluxPipelineInputs pipeline_inputs() const;
+  /// Every file that will be written: FILE, or FILE-0, FILE-1, ... for several pictures.
+  std::vector<std::filesystem::path> picture_paths() const;
+  /// Throws: UsageError or CheckpointError if one of the output files cannot be written.
+  void check_outputs() const;
+};
+
+}  // namespace pardiff::cli

@@ -1,0 +1,145 @@
+#include "cli/ranks.h"
+
+#include <pardiff/core/check.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "cli/flags.h"
+
+namespace pardiff::cli {
+namespace {
+
+constexpr int64_t kMostRanks = 4096;
+constexpr int64_t kMostLocalRanks = 128;  // each is a process with a libtorch of its own
+constexpr size_t kMostLayoutsShown = 12;
+
+int64_t product_of_degrees(const RankFlags& flags) {
+  int64_t product = 1;
+  for (const auto& degree : {flags.ring_degree, flags.ulysses_degree, flags.tp_degree}) product *= degree.value_or(1);
+  return product;
+}
+
+bool any_degree(const RankFlags& flags) { return flags.ring_degree || flags.ulysses_degree || flags.tp_degree; }
+
+// --nproc-per-node, or the variable that serves the library's programs.
+std::optional<int64_t> wanted_ranks(const RankFlags& flags) {
+  if (flags.nproc_per_node) return flags.nproc_per_node;
+  const char* text = std::getenv("PARDIFF_NPROC_PER_NODE");
+  if (!text) return std::nullopt;
+  return parse_integer("PARDIFF_NPROC_PER_NODE", text, {1, kMostLocalRanks});
+}
+
+std::string layouts_text(int64_t ranks) {
+  const auto layouts = legal_layouts(static_cast<int>(ranks));
+  return text_of("The layouts of ", ranks, " ranks: ", joined(layouts, " | "), ".");
+}
+
+void check_product(const RankFlags& flags, int64_t ranks) {
+  const int64_t product = product_of_degrees(flags);
+  if (product == ranks) return;
+  check<UsageError>(any_degree(flags), "there are ", ranks, " ranks and no degree says what they share. ",
+                    layouts_text(ranks));
+  fail<UsageError>("the degrees multiply to ", product, " (ring ", flags.ring_degree.value_or(1), " x ulysses ",
+                   flags.ulysses_degree.value_or(1), " x tp ", flags.tp_degree.value_or(1), "), and there are ", ranks,
+                   " ranks. ", layouts_text(ranks));
+}
+
+int as_int(const std::optional<int64_t>& degree) { return static_cast<int>(degree.value_or(1)); }
+
+std::optional<ParallelConfig> parallel_config(const RankFlags& flags) {
+  ParallelConfig config;
+  const bool anything = flags.ulysses_anything || flags.ring_anything;
+  if (as_int(flags.ring_degree) > 1 || as_int(flags.ulysses_degree) > 1 || anything) {
+    config.context_parallel_config = ContextParallelConfig{.ring_degree = as_int(flags.ring_degree),
+                                                           .ulysses_degree = as_int(flags.ulysses_degree),
+                                                           .convert_to_fp32 = !flags.no_convert_to_fp32,
+                                                           .rotate_method = flags.rotate_method,
+                                                           .ulysses_anything = flags.ulysses_anything,
+                                                           .ring_anything = flags.ring_anything};
+  }
+  if (as_int(flags.tp_degree) > 1) {
+    config.tensor_parallel_config = TensorParallelConfig{.tp_degree = as_int(flags.tp_degree)};
+  }
+  if (!config.context_parallel_config && !config.tensor_parallel_config) return std::nullopt;
+  try {
+    config.validate();
+  } catch (const ConfigError& error) {
+    fail<UsageError>(error.what());
+  }
+  return config;
+}
+
+}  // namespace
+
+void RankFlags::declare(Flags& flags) {
+  const Range degrees{1, kMostRanks};
+  flags
+      .integer("--nproc-per-node", nproc_per_node, {1, kMostLocalRanks},
+               "Ranks to start on this machine; default: the product of the degrees")
+      .integer("--ring-degree", ring_degree, degrees, "Ranks that pass key/value blocks around a ring; default 1")
+      .integer("--ulysses-degree", ulysses_degree, degrees, "Ranks that exchange heads for tokens; default 1")
+      .integer("--tp-degree", tp_degree, degrees, "Ranks that share every layer's weights; default 1")
+      .toggle("--ulysses-anything", ulysses_anything, "Any length and number of heads under Ulysses")
+      .toggle("--ring-anything", ring_anything, "Any length under ring")
+      .choice("--rotate-method", rotate_method, {"alltoall", "allgather"},
+              "How a ring moves blocks: the next one in flight (alltoall), or all of them first; default alltoall")
+      .toggle("--no-convert-to-fp32", no_convert_to_fp32, "Merge partial attention results in their own dtype");
+}
+
+std::string RankLayout::to_string() const {
+  std::vector<std::string> parts;
+  const auto add = [&](const char* name, int degree) {
+    if (degree > 1) parts.push_back(text_of(name, " ", degree));
+  };
+  if (parallel && parallel->context_parallel_config) {
+    add("ring", parallel->context_parallel_config->ring());
+    add("ulysses", parallel->context_parallel_config->ulysses());
+  }
+  if (parallel && parallel->tensor_parallel_config) add("tp", parallel->tensor_parallel_config->degree());
+  return text_of(ranks, ranks == 1 ? " rank" : " ranks", parts.empty() ? "" : ": ", joined(parts));
+}
+
+RankLayout choose_layout(const RankFlags& flags, const std::optional<LaunchEnv>& env) {
+  RankLayout layout;
+  if (env) {
+    check<UsageError>(!flags.nproc_per_node || env->launcher == "pardiff", "--nproc-per-node is ",
+                      flags.nproc_per_node.value_or(1), ", and this process already is rank ", env->rank, " of ",
+                      env->world_size, " (started by: ", env->launcher,
+                      "). Leave it off, or unset the launcher's variables.");
+    layout.ranks = env->world_size;
+  } else {
+    const int64_t ranks = wanted_ranks(flags).value_or(product_of_degrees(flags));
+    check<UsageError>(ranks <= kMostLocalRanks, "the degrees multiply to ", ranks, ". At most ", kMostLocalRanks,
+                      " ranks can be started on one machine.");
+    layout.ranks = static_cast<int>(ranks);
+    layout.to_start = layout.ranks > 1 ? layout.ranks : 0;
+  }
+  check_product(flags, layout.ranks);
+  layout.parallel = parallel_config(flags);
+  return layout;
+}
+
+std::vector<std::string> legal_layouts(int ranks) {
+  std::vector<std::string> layouts;
+  for (int tp = 1; tp <= ranks; ++tp) {
+    for (int ring = 1; ring * tp <= ranks; ++ring) {
+      const int ulysses = ranks / (ring * tp);
+      if (ring * tp * ulysses != ranks) continue;
+      if (layouts.size() == kMostLayoutsShown) {
+        layouts.push_back("...");
+        return layouts;
+      }
+      std::vector<std::string> flags;
+      const std::pair<const char*, int> degrees[] = {
+          {"--ring-degree ", ring}, {"--ulysses-degree ", ulysses}, {"--tp-degree ", tp}};
+      for (const auto& [flag, degree] : degrees) {
+        if (degree > 1) flags.push_back(text_of(flag, degree));
+      }
+      layouts.push_back(flags.empty() ? "no degrees" : joined(flags, " "));
+    }
+  }
+  return layouts;
+}
+
+}  // namespace pardiff::cli

@@ -1,0 +1,44 @@
+#pragma once
+#include <pardiff/comm/launch_env.h>
+#include <pardiff/parallel/config.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pardiff::cli {
+
+class Flags;
+
+/// The flags that say how many ranks there are and what they share.
+struct RankFlags {
+  std::optional<int64_t> nproc_per_node{};
+  std::optional<int64_t> ring_degree{}, ulysses_degree{}, tp_degree{};
+  bool ulysses_anything = false, ring_anything = false;
+  std::string rotate_method = "alltoall";
+  bool no_convert_to_fp32 = false;
+
+  void declare(Flags& flags);
+};
+
+struct RankLayout {
+  int ranks = 1;
+  /// Local ranks that this process has to start, itself being none; 0: it is a rank itself.
+  int to_start = 0;
+  /// Unset on one rank.
+  std::optional<ParallelConfig> parallel{};
+
+  /// "2 ranks: ulysses 2", "1 rank"
+  std::string to_string() const;
+};
+
+/// Decides from the flags and what launched this process.
+/// Throws: UsageError if degrees and ranks do not fit (it lists the layouts that do), or --nproc-per-node meets another
+/// launcher.
+RankLayout choose_layout(const RankFlags& flags, const std::optional<LaunchEnv>& env);
+
+/// The flags of every way to lay out `ranks`, for messages; at most a dozen.
+std::vector<std::string> legal_layouts(int ranks);
+
+}  // namespace pardiff::cli
