@@ -79,37 +79,54 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
 namespace {
 
 void check_tensor(const NamedTensor& entry, const std::filesystem::path& path) {
-  const auto& [name, tensor] = entry;
+  const auto& tensor = entry.tensor;
   const auto require = [&](bool condition, const auto&... parts) {
-    check<UsageError>(condition, "cannot write ", path.string(), ": tensor ", in_quotes(name), " ", parts..., ".");
+    check<UsageError>(condition, "cannot write ", path.string(), ": tensor ", in_quotes(entry.name), " ", parts...,
+                      ".");
   };
-  require(!name.empty() && name != "__metadata__", "has a name that the format does not allow");
   require(tensor.defined(), "is undefined");
   require(tensor.layout() == at::kStrided && !tensor.is_quantized(), "is not a dense tensor. Convert it first");
-  require(safetensors_dtype_name(tensor.scalar_type()) != nullptr, "has dtype ", tensor.scalar_type(),
-          ", which the format does not know. Convert it first");
 }
 
 }  // namespace
 
-SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<NamedTensor> tensors,
+int64_t DeferredTensor::bytes() const {
+  return c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+std::vector<DeferredTensor> deferred(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path) {
+  std::vector<DeferredTensor> later;
+  for (const auto& entry : tensors) {
+    check_tensor(entry, path);
+    later.push_back({entry.name, entry.tensor.scalar_type(), entry.tensor.sizes().vec(),
+                     [tensor = entry.tensor] { return tensor; }});
+  }
+  return later;
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<DeferredTensor> tensors,
                                      const std::map<std::string, std::string>& metadata)
     : path_(path), tensors_(std::move(tensors)) {
   std::set<std::string> names;
-  for (const auto& entry : tensors_) {
-    check_tensor(entry, path_);
-    check<UsageError>(names.insert(entry.name).second, "cannot write ", path_.string(), ": tensor ",
-                      in_quotes(entry.name), " is given twice.");
+  for (const auto& tensor : tensors_) {
+    const auto require = [&](bool condition, const auto&... parts) {
+      check<UsageError>(condition, "cannot write ", path_.string(), ": tensor ", in_quotes(tensor.name), " ", parts...,
+                        ".");
+    };
+    require(!tensor.name.empty() && tensor.name != "__metadata__", "has a name that the format does not allow");
+    require(safetensors_dtype_name(tensor.dtype) != nullptr, "has dtype ", tensor.dtype,
+            ", which the format does not know. Convert it first");
+    require(names.insert(tensor.name).second, "is given twice");
   }
   // Widest dtype first keeps everything aligned without gaps, which the format forbids.
-  std::ranges::sort(tensors_, {}, [](const NamedTensor& entry) {
-    return std::tuple(-static_cast<int64_t>(c10::elementSize(entry.tensor.scalar_type())), entry.name);
+  std::ranges::sort(tensors_, {}, [](const DeferredTensor& tensor) {
+    return std::tuple(-static_cast<int64_t>(c10::elementSize(tensor.dtype)), tensor.name);
   });
   std::vector<TensorInfo> places;
   int64_t end = 0;
-  for (const auto& [name, tensor] : tensors_) {
-    const int64_t begin = std::exchange(end, end + static_cast<int64_t>(tensor.nbytes()));
-    places.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), begin, end});
+  for (const auto& tensor : tensors_) {
+    const int64_t begin = std::exchange(end, end + tensor.bytes());
+    places.push_back({tensor.name, tensor.dtype, tensor.shape, begin, end});
   }
   try {
     header_ = write_safetensors_header(places, metadata);
@@ -121,9 +138,13 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
 AtomicFile SafetensorsWriter::write() const {
   AtomicFile file(path_);
   file.write(header_.data(), header_.size());
-  for (const auto& [name, tensor] : tensors_) {
+  for (const auto& tensor : tensors_) {
     // resolve: a lazy conjugate or negation is a flag that the bytes do not show.
-    const auto plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
+    const auto plain = tensor.make().detach().cpu().resolve_conj().resolve_neg().contiguous();
+    check<UsageError>(plain.scalar_type() == tensor.dtype && plain.sizes() == at::IntArrayRef(tensor.shape),
+                      "cannot write ", path_.string(), ": tensor ", in_quotes(tensor.name), " was made as ",
+                      plain.scalar_type(), " ", plain.sizes(), ", not as ", tensor.dtype, " ",
+                      at::IntArrayRef(tensor.shape), ".");
     file.write(plain.data_ptr(), static_cast<std::size_t>(plain.nbytes()));
   }
   return file;
@@ -131,7 +152,7 @@ AtomicFile SafetensorsWriter::write() const {
 
 void write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  SafetensorsWriter(path, tensors, metadata).write().commit();
+  SafetensorsWriter(path, deferred(tensors, path), metadata).write().commit();
 }
 
 }  // namespace pardiff

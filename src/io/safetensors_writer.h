@@ -13,7 +13,7 @@ namespace pardiff {
 class SafetensorsWriter {
  public:
   /// Throws: UsageError as write_safetensors does; nothing is written yet.
-  SafetensorsWriter(const std::filesystem::path& path, std::vector<NamedTensor> tensors,
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<DeferredTensor> tensors,
                     const std::map<std::string, std::string>& metadata);
 
   /// Writes all bytes; the file appears when the caller commits it.
@@ -21,8 +21,12 @@ class SafetensorsWriter {
 
  private:
   std::filesystem::path path_;
-  std::vector<NamedTensor> tensors_;
+  std::vector<DeferredTensor> tensors_;
   std::string header_;
 };
+
+/// Tensors that are there already, as ones to be made. Throws: UsageError for one that the format cannot hold; `path`
+/// is for the message.
+std::vector<DeferredTensor> deferred(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path);
 
 }  // namespace pardiff

@@ -16,16 +16,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using Shards = std::vector<std::vector<NamedTensor>>;
+using Shards = std::vector<std::vector<DeferredTensor>>;
 
 // Filled in the order given, as huggingface_hub does, so that a folder saved by either has the same files.
-Shards split_into_shards(const std::vector<NamedTensor>& tensors, int64_t max_shard_bytes) {
+Shards split_into_shards(const std::vector<DeferredTensor>& tensors, int64_t max_shard_bytes) {
   Shards shards(1);
   int64_t filled = 0;
   for (const auto& entry : tensors) {
-    const int64_t bytes = entry.tensor.defined() ? static_cast<int64_t>(entry.tensor.nbytes()) : 0;
+    const int64_t bytes = entry.bytes();
     if (bytes > max_shard_bytes) {
-      shards.insert(shards.end() - 1, std::vector<NamedTensor>{entry});
+      shards.insert(shards.end() - 1, std::vector<DeferredTensor>{entry});
       continue;
     }
     if (filled + bytes > max_shard_bytes) {
@@ -43,9 +43,9 @@ std::string index_text(const Shards& shards, const CheckpointNames& names) {
   int64_t total = 0;
   auto weights = nlohmann::json::object();
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    for (const auto& [name, tensor] : shards[i]) {
-      total += static_cast<int64_t>(tensor.nbytes());
-      weights[name] = names.shard(i + 1, shards.size());
+    for (const auto& tensor : shards[i]) {
+      total += tensor.bytes();
+      weights[tensor.name] = names.shard(i + 1, shards.size());
     }
   }
   return nlohmann::json{{"metadata", {{"total_size", total}}}, {"weight_map", weights}}.dump(2) + "\n";
@@ -90,6 +90,11 @@ void put_in_place(const fs::path& folder, const CheckpointNames& names, std::vec
 }  // namespace
 
 void save_checkpoint(const fs::path& folder, const std::string& stem, const std::vector<NamedTensor>& tensors,
+                     int64_t max_shard_bytes, const std::string& variant) {
+  save_checkpoint(folder, stem, deferred(tensors, folder), max_shard_bytes, variant);
+}
+
+void save_checkpoint(const fs::path& folder, const std::string& stem, const std::vector<DeferredTensor>& tensors,
                      int64_t max_shard_bytes, const std::string& variant) {
   check<UsageError>(max_shard_bytes > 0, "cannot save shards of at most ", max_shard_bytes,
                     " bytes. Give a positive size.");

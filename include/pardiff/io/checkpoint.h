@@ -70,4 +70,10 @@ void save_checkpoint(const std::filesystem::path& folder, const std::string& ste
                      const std::vector<NamedTensor>& tensors, int64_t max_shard_bytes = 10'000'000'000,
                      const std::string& variant = "");
 
+/// The same with tensors that are made one at a time, in the order of the files' bytes. Nothing may read the files
+/// being replaced meanwhile. Cost: memory of one tensor.
+void save_checkpoint(const std::filesystem::path& folder, const std::string& stem,
+                     const std::vector<DeferredTensor>& tensors, int64_t max_shard_bytes = 10'000'000'000,
+                     const std::string& variant = "");
+
 }  // namespace pardiff

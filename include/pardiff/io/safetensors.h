@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,6 +27,18 @@ struct TensorInfo {
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
+};
+
+/// A tensor that is made when its bytes are written and dropped after that: a checkpoint larger than memory is written
+/// tensor by tensor.
+struct DeferredTensor {
+  std::string name;
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> shape = {};
+  /// Returns a dense tensor of that dtype and shape.
+  std::function<at::Tensor()> make = {};
+
+  int64_t bytes() const;
 };
 
 /// A safetensors file mapped into memory. Copies share the mapping, and so do the tensors taken from it.
