@@ -1,0 +1,73 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <pardiff/attention/attention.h>
+#include <pardiff/comm/world.h>
+
+#include <string>
+#include <vector>
+
+namespace pardiff::testing {
+
+enum class MaskKind { kNone, kKeyPadding, kAdditive, kBoolean, kCausal };
+
+/// One attention over the joint sequence [text, image].
+struct AttentionProblem {
+  int64_t image = 4, text = 0;
+  int64_t heads = 4, key_heads = 4;
+  int64_t batch = 1;
+  MaskKind mask = MaskKind::kNone;
+  at::ScalarType dtype = at::kDouble;
+  int64_t head_dim = 8;
+  uint64_t seed = 1;
+
+  std::string to_string() const;
+};
+
+/// Its inputs, and what one rank must answer according to the float64 yardstick.
+struct SolvedProblem {
+  AttentionProblem problem;
+  at::Tensor query, key, value, mask;  // whole
+  at::Tensor weight;                   // the loss is sum(weight * out)
+  at::Tensor out, grad_query, grad_key, grad_value;
+};
+SolvedProblem solve(const AttentionProblem& problem);
+
+/// One way to share an attention: a row of the registry over one layout.
+struct AttentionWay {
+  const AttentionMode* mode = nullptr;
+  int ring = 1, ulysses = 1;
+  bool rotate = true;
+  std::string backend = "native";
+  bool convert_to_fp32 = true;
+
+  int ranks() const { return ring * ulysses; }
+  std::string to_string() const;
+  /// Whether the mode's requirements hold, worked out here from its row.
+  bool accepts(const AttentionProblem& problem) const;
+};
+/// Every row of the registry over every ring x ulysses layout of `ranks`, both rotate methods, every backend of the
+/// CPU.
+std::vector<AttentionWay> attention_ways(int ranks);
+
+std::shared_ptr<AttentionSharing> share_attention(World& world, const AttentionWay& way);
+
+/// [begin, end) of rank `rank` when the first `count` mod `ranks` ranks get one more.
+std::pair<int64_t, int64_t> share_of(int64_t count, int ranks, int rank);
+/// This rank's tokens of a whole joint tensor [B, text + image, ...].
+at::Tensor joint_share(const at::Tensor& whole, const AttentionProblem& problem, int ranks, int rank);
+SequenceLayout joint_layout(const AttentionProblem& problem, int ranks);
+
+/// This rank's part of an answer.
+struct AttentionAnswer {
+  at::Tensor out, grad_query, grad_key, grad_value;
+};
+/// Runs forward and backward on this rank. Collective.
+AttentionAnswer answer(const SolvedProblem& solved, const AttentionWay& way, World& world);
+/// Runs it and compares with the yardstick: the largest error of out, dQ, dK, dV, relative to the largest expected
+/// value (0.1 at least, for gradients that are zero in exact arithmetic). Collective.
+double attention_error(const SolvedProblem& solved, const AttentionWay& way, World& world);
+
+/// 1e-12 for float64, 1e-5 for float32.
+double tolerance_of(at::ScalarType dtype);
+
+}  // namespace pardiff::testing
