@@ -1,0 +1,145 @@
+#include <pardiff/core/check.h>
+#include <pardiff/io/atomic_file.h>
+#include <pardiff/io/model_folder.h>
+
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/dtype.h"
+#include "cli/flags.h"
+#include "cli/parts.h"
+#include "cli/progress.h"
+#include "cli/subcommand.h"
+#include "cli/verbosity.h"
+
+namespace pardiff::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ConvertFlags {
+  std::string model, output, variant;
+  std::string max_shard_size = "10GB", dtype = "auto";
+  Verbosity verbosity;
+};
+
+bool is_weights_file(const fs::path& path) {
+  const auto name = path.filename().string();
+  return path.extension() == ".safetensors" || name.find(".safetensors.index.") != std::string::npos;
+}
+
+// transformers takes the dtype from here, not from the weights.
+void write_config(const fs::path& from, const fs::path& to, const std::string& dtype) {
+  std::ifstream file(from);
+  auto config = nlohmann::ordered_json::parse(file);
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    if (config.contains(key)) config[key] = dtype;
+  }
+  write_text_file(to, config.dump(2) + "\n");
+}
+
+class Conversion {
+ public:
+  Conversion(const ConvertFlags& flags, const fs::path& source)
+      : flags_(flags), source_(source), shard_bytes_(parse_bytes("--max-shard-size", flags.max_shard_size)) {
+    if (flags.dtype != "auto") dtype_ = dtype_named(flags.dtype);
+  }
+
+  void run() const {
+    const auto parts = parts_of(source_);
+    NewFolder output(flags_.output);
+    output.check_room(bytes_needed(parts));
+    copy_files(source_, output.path());
+    for (const auto& part : parts) {
+      const auto stem = part.weights_stem(flags_.variant);
+      const auto folder = part.name.empty() ? output.path() : output.path() / part.name;
+      if (!part.name.empty()) copy_files(part.folder, folder);
+      if (stem.empty()) continue;
+      const auto tensors = converted(Checkpoint::open(part.folder, stem, flags_.variant));
+      save_checkpoint(folder, stem, tensors, shard_bytes_);
+      say(text_of("converted ", part.name.empty() ? part.class_name : part.name, ": ", tensors.size(), " tensors"));
+    }
+    output.commit();
+    say("wrote " + flags_.output);
+  }
+
+ private:
+  // Every part is opened and compared with its config before the first byte is written.
+  int64_t bytes_needed(const std::vector<Part>& parts) const {
+    int64_t bytes = 0;
+    bool any = false;
+    for (const auto& part : parts) {
+      const auto stem = part.weights_stem(flags_.variant);
+      if (stem.empty()) continue;
+      any = true;
+      const auto checkpoint = Checkpoint::open(part.folder, stem, flags_.variant);
+      const auto blank = blank_model(part.class_name, ConfigFile::open(part.folder / "config.json"));
+      const auto wrong = blank.model ? compare(blank, checkpoint).wrong : std::vector<std::string>();
+      check<CheckpointError>(wrong.empty(), part.folder.string(), " is not complete: ", wrong.empty() ? "" : wrong[0],
+                             ". See pardiff inspect ", flags_.model, ".");
+      for (const auto& tensor : converted(checkpoint)) bytes += tensor.bytes();
+    }
+    check<CheckpointError>(any, source_.string(), " holds no weights",
+                           flags_.variant.empty() ? "" : " of variant " + flags_.variant,
+                           ". There is nothing to convert.");
+    return bytes;
+  }
+
+  std::vector<DeferredTensor> converted(const Checkpoint& checkpoint) const {
+    std::vector<DeferredTensor> tensors;
+    for (const auto& name : checkpoint.names()) {
+      const auto& info = checkpoint.info(name);
+      const auto dtype = dtype_ && at::isFloatingType(info.dtype) ? *dtype_ : info.dtype;
+      tensors.push_back(
+          {name, dtype, info.shape, [checkpoint, name, dtype] { return checkpoint.tensor(name).to(dtype); }});
+    }
+    return tensors;
+  }
+
+  // All but weights: configs, tokenizers, licences.
+  void copy_files(const fs::path& from, const fs::path& to) const {
+    if (!fs::is_directory(from)) return;
+    fs::create_directories(to);
+    for (const auto& entry : fs::directory_iterator(from)) {
+      if (!fs::is_regular_file(entry) || is_weights_file(entry.path())) continue;
+      const auto target = to / entry.path().filename();
+      if (dtype_ && entry.path().filename() == "config.json") {
+        write_config(entry.path(), target, flags_.dtype);
+      } else {
+        fs::copy_file(entry.path(), target);
+      }
+    }
+  }
+
+  const ConvertFlags& flags_;
+  fs::path source_;
+  int64_t shard_bytes_;
+  std::optional<at::ScalarType> dtype_;
+};
+
+int convert(const ConvertFlags& flags) {
+  flags.verbosity.apply();
+  try {
+    Conversion(flags, resolve_model(flags.model)).run();
+  } catch (const fs::filesystem_error& error) {
+    fail<CheckpointError>("cannot copy ", error.path1().string(), ": ", error.code().message(), ".");
+  }
+  return 0;
+}
+
+}  // namespace
+
+Action declare_convert(CLI::App& app) {
+  auto flags = std::make_shared<ConvertFlags>();
+  Flags declared(app);
+  declared.argument("DIR", flags->model, "A checkpoint's folder, or a repository id in the local Hugging Face cache")
+      .argument("OUT", flags->output, "The folder to write; it must not exist, or be empty")
+      .text("--max-shard-size", flags->max_shard_size, "Largest file, such as 500MB; default 10GB")
+      .choice("--dtype", flags->dtype, {"auto", "float32", "bfloat16", "float16"}, "Default auto: as the files have it")
+      .text("--variant", flags->variant, "Read the files of this variant, such as fp16");
+  flags->verbosity.declare(declared);
+  return [flags] { return convert(*flags); };
+}
+
+}  // namespace pardiff::cli

@@ -1,0 +1,95 @@
+#include <ATen/Parallel.h>
+#include <dlfcn.h>
+#include <pardiff/attention/backend.h>
+#include <pardiff/comm/launch_env.h>
+#include <pardiff/core/check.h>
+#include <pardiff/core/device.h>
+#include <sched.h>
+#include <torch/version.h>
+
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+#include <thread>
+
+#include "cli/dtype.h"
+#include "cli/flags.h"
+#include "cli/subcommand.h"
+#include "cli/tokenizers.h"
+
+namespace pardiff::cli {
+namespace {
+
+void line(const std::string& name, const std::string& value) {
+  std::cout << "  " << std::left << std::setw(22) << name << value << "\n";
+}
+
+void heading(const char* text) { std::cout << text << "\n"; }
+
+std::string libtorch_path() {
+  Dl_info info = {};
+  const auto address = reinterpret_cast<const void*>(&at::get_num_threads);
+  return dladdr(address, &info) && info.dli_fname ? info.dli_fname : "unknown";
+}
+
+// The value of the first line "<key> : <value>" of a file below /proc.
+std::string value_in(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string text; std::getline(file, text);) {
+    if (!text.starts_with(key)) continue;
+    const auto start = text.find_first_not_of(" \t", text.find(':') + 1);
+    return start == std::string::npos ? "" : text.substr(start);
+  }
+  return "unknown";
+}
+
+int allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+std::string yes_or(const std::string& why_not) { return why_not.empty() ? "yes" : "no: " + why_not; }
+
+void print_backends(const std::string& why_no_cuda_here) {
+  heading("attention backends (--attention-backend)");
+  for (const auto* backend : attention_backends()) {
+    const auto on_cpu = backend->why_not({.device = at::kCPU});
+    const auto in_ring = backend->why_not({.device = at::kCPU, .lse = true});
+    const auto on_cuda = why_no_cuda_here.empty() ? backend->why_not({.device = at::kCUDA}) : std::string("no device");
+    line(backend->name(), backend->description());
+    line("", text_of("cpu: ", yes_or(on_cpu), "; ring on cpu: ", yes_or(in_ring), "; cuda: ", yes_or(on_cuda)));
+  }
+}
+
+int doctor() {
+  const auto no_cuda = why_no_cuda();
+  heading("versions");
+  line("pardiff", version_line().substr(version_line().find(' ') + 1));
+  line("libtorch", text_of(TORCH_VERSION, " at ", libtorch_path()));
+  line("compiler", __VERSION__);
+  heading("devices (--device)");
+  line("cpu",
+       text_of(value_in("/proc/cpuinfo", "model name"), ", ", allowed_cores(), " of ",
+               std::thread::hardware_concurrency(), " cores allowed, memory ", value_in("/proc/meminfo", "MemTotal")));
+  line("", text_of("--dtype auto on the cpu: ", cpu_has_amx_bfloat16() ? "bfloat16 (AMX)" : "float32 (no AMX)"));
+  line("cuda", yes_or(no_cuda));
+  print_backends(no_cuda);
+  heading("transports (--comm)");
+  line("gloo", "yes: TCP sockets, for tensors on the cpu");
+  line("nccl", yes_or(no_cuda));
+  heading("launch");
+  const auto env = LaunchEnv::from_environment();
+  line("started by",
+       env ? text_of(env->launcher, ": rank ", env->rank, " of ", env->world_size) : "nobody: it starts its own ranks");
+  line("tokenizers for init", own_tokenizers().empty() ? "not found: give --tokenizers" : own_tokenizers().string());
+  return 0;
+}
+
+}  // namespace
+
+Action declare_doctor(CLI::App&) {
+  return [] { return doctor(); };
+}
+
+}  // namespace pardiff::cli

@@ -1,0 +1,67 @@
+#pragma once
+#include <pardiff/io/checkpoint.h>
+#include <pardiff/io/config_file.h>
+#include <pardiff/models/load.h>
+#include <pardiff/models/model.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace pardiff::cli {
+
+/// A folder inside a checkpoint, or a checkpoint of one part.
+struct Part {
+  std::string name;        // "transformer"; empty for a checkpoint of one part
+  std::string class_name;  // as model_index.json or config.json has it
+  std::filesystem::path folder;
+
+  /// The stem of the weights' files that are in the folder; empty if there are none.
+  std::string weights_stem(const std::string& variant) const;
+};
+
+/// The parts that a folder in the diffusers layout lists in model_index.json, or the one whose config.json lies in it.
+/// Throws: CheckpointError for a folder that is neither.
+std::vector<Part> parts_of(const std::filesystem::path& folder);
+
+/// A model whose parameters have names, shapes and a dtype, and no memory, with what loading it takes.
+struct BlankModel {
+  std::shared_ptr<Model> model;
+  LoadOptions load_options;
+};
+
+/// Throws: CheckpointError for a config that is damaged. A class that is not here gives no model.
+BlankModel blank_model(const std::string& class_name, const ConfigFile& config, at::ScalarType dtype = at::kFloat);
+
+/// What is wrong with the tensors of a checkpoint, a line each: missing, misshapen; and those that no parameter takes.
+struct TensorFindings {
+  std::vector<std::string> wrong;
+  std::vector<std::string> unused;
+};
+TensorFindings compare(const BlankModel& blank, const Checkpoint& checkpoint);
+
+/// A folder that is filled beside its final place and appears there whole, or not at all.
+class NewFolder {
+ public:
+  /// Throws: CheckpointError if `target` exists and is not an empty folder, or cannot be created.
+  explicit NewFolder(const std::filesystem::path& target);
+  ~NewFolder();
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+
+  /// Where to write until `commit`.
+  const std::filesystem::path& path() const { return working_; }
+  /// Throws: CheckpointError unless the file system has room for `bytes`.
+  void check_room(int64_t bytes) const;
+  void commit();
+
+ private:
+  std::filesystem::path target_, working_;
+};
+
+/// "11.9 billion", "24.2 GB"
+std::string count_text(int64_t count);
+std::string bytes_text(int64_t bytes);
+
+}  // namespace pardiff::cli
