@@ -22,8 +22,11 @@ at::Tensor sinusoid(const at::Tensor& times, int64_t dim) {
   check<ShapeError>(times.dim() == 1 && dim % 2 == 0, "a sinusoid of times ", times.sizes(), " in ", dim,
                     " dimensions. Give times of shape [batch] and an even dimension.");
   const int64_t half = dim / 2;
-  const auto exponents = at::arange(half, times.options().dtype(at::kFloat)) * (-std::log(10000.0) / half);
-  const auto angles = times.to(at::kFloat).unsqueeze(1) * exponents.exp();  // [B, dim/2]
+  // Large times multiply the last bit of a frequency. The exponents are rounded as in the reference; their exponentials
+  // come from float64, because the float32 ones of the math library differ from processor to processor.
+  const auto exponents = at::arange(half, times.options().dtype(at::kFloat)) * -std::log(10000.0) / half;
+  const auto frequencies = exponents.to(at::kDouble).exp().to(at::kFloat);
+  const auto angles = times.to(at::kFloat).unsqueeze(1) * frequencies;  // [B, dim/2]
   return at::cat({angles.cos(), angles.sin()}, 1);
 }
 

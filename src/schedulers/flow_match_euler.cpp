@@ -75,7 +75,8 @@ at::Tensor FlowMatchEulerDiscreteScheduler::step(const at::Tensor& model_output,
                                                  const at::Tensor& sample) const {
   check<UsageError>(index >= 0 && index + 1 < sigmas_.size(0), "step ", index, " of ", timesteps_.size(0),
                     " timesteps does not exist. Call set_timesteps first and count from 0.");
-  // A tensor of no dimensions leaves the product in model_output's dtype: in bfloat16 it is rounded before the sum.
+  // A tensor of no dimensions leaves the product in model_output's dtype: in bfloat16 it is rounded before the sum. As
+  // the first factor it is itself rounded on a CPU, as in the reference; as the second it would not be.
   const auto apart = sigmas_[index + 1] - sigmas_[index];
   return (sample.to(at::kFloat) + apart * model_output).to(model_output.scalar_type());
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <pardiff/io/config_file.h>
+#include <pardiff/models/load.h>
 #include <pardiff/models/model.h>
 #include <pardiff/nn/boundary.h>
 #include <pardiff/nn/embedding.h>
@@ -89,6 +90,9 @@ class FluxTransformer2DModelImpl : public Model {
   ContextParallelPlan context_parallel_plan() const override;
   TensorParallelPlan tensor_parallel_plan() const override;
   int64_t attention_heads() const override { return config_.num_attention_heads; }
+
+  /// How a checkpoint of it is read; unset: each parameter keeps the dtype of the file.
+  LoadOptions load_options(std::optional<at::ScalarType> dtype = {}) const { return {.dtype = dtype}; }
 
   const FluxTransformerConfig& config() const { return config_; }
   /// An empty function: nobody observes.

@@ -98,12 +98,13 @@ TEST(FlowMatchEuler, StepsAlongTheVelocity) {
   EXPECT_LE(testing::absolute_error(sample, picture), 1e-6);
 }
 
+// The reference's dt * v, with dt a tensor of no dimensions: seen to round dt and the product, and not the sum.
 TEST(FlowMatchEuler, RoundsTheProductButNotTheSumInBfloat16) {
   FlowMatchEulerDiscreteScheduler scheduler;
   scheduler.set_timesteps(3);
   const auto velocity = at::randn({4096}).to(at::kBFloat16), sample = at::randn({4096}).to(at::kBFloat16);
-  const float apart = (scheduler.sigmas()[1] - scheduler.sigmas()[0]).item<float>();
   const auto wide_velocity = velocity.to(at::kFloat), wide_sample = sample.to(at::kFloat);
+  const auto apart = (scheduler.sigmas()[1] - scheduler.sigmas()[0]).to(at::kBFloat16).to(at::kFloat);
   const auto rounded = (wide_velocity * apart).to(at::kBFloat16).to(at::kFloat);
   const auto stepped = scheduler.step(velocity, 0, sample);
   EXPECT_EQ(stepped.scalar_type(), at::kBFloat16);
