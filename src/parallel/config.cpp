@@ -91,6 +91,11 @@ Mesh ParallelConfig::mesh(int rank, int world_size) const {
     check_axis(*custom, "ring", ring);
     check_axis(*custom, "ulysses", ulysses);
     check_axis(*custom, "tp", tp);
+    // A further axis is the caller's, unless a degree is given for it.
+    for (const auto& [axis, degree] :
+         {std::pair{"dp", dp_degree}, std::pair{"fsdp", fsdp_degree}, std::pair{"cfg", cfg_degree}}) {
+      if (degree != 1) check_axis(*custom, axis, degree);
+    }
     return *custom;
   }
   check<ConfigError>(ranks() == world_size, "the degrees multiply to ", ranks(), " (dp ", dp_degree, ", fsdp ",

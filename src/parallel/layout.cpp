@@ -55,6 +55,7 @@ int64_t SequenceLayout::local_length(int rank) const {
 }
 
 std::vector<SequenceSpan> SequenceLayout::spans(int rank) const {
+  check<ShapeError>(!is_whole() && rank >= 0 && rank < ranks(), "no share of rank ", rank, " in a layout of ", ranks());
   std::vector<SequenceSpan> spans;
   int64_t segment_start = 0;
   for (const auto& segment : segments_) {
