@@ -147,8 +147,16 @@ void remove_context_parallel(torch::nn::Module& module) {
 void set_attention_backend(torch::nn::Module& module, const std::string& name) {
   const auto& backend = attention_backend(name);
   const auto attentions = attentions_of(module);
+  const auto parameters = module.parameters();
+  const KernelNeeds alone{.device = parameters.empty() ? at::kCPU : parameters.front().device().type()};
   for (const auto* attention : attentions) {
-    if (!attention->sharing()) continue;
+    if (!attention->sharing()) {
+      const auto reason = backend.why_not(alone);
+      check<ConfigError>(reason.empty(), "attention backend '", name, "' cannot serve a model on ",
+                         c10::DeviceTypeName(alone.device, true), ": ", reason,
+                         ". Choose one of: ", joined(backends_that_can(alone)), ".");
+      continue;
+    }
     const KernelNeeds needs{.device = attention->sharing()->device, .lse = attention->sharing()->mode->needs_lse()};
     const auto reason = backend.why_not(needs);
     check<ConfigError>(reason.empty(), "attention backend '", name, "' cannot do mode '",
@@ -166,11 +174,23 @@ int64_t peak_remote_kv_bytes(torch::nn::Module& module) {
   return peak;
 }
 
-KeepSplit::KeepSplit(torch::nn::Module& module, std::map<std::string, SequenceLayout> layouts) {
+namespace {
+
+std::shared_ptr<nn::ContextShare> find_share(torch::nn::Module& module) {
+  std::shared_ptr<nn::ContextShare> share;
   for_each_module(module, [&](const FoundModule& found) {
     auto* owner = dynamic_cast<nn::EdgeOwner*>(found.module);
-    if (owner && !share_) share_ = owner->edge().share();
+    if (owner && !share) share = owner->edge().share();
   });
+  return share;
+}
+
+}  // namespace
+
+std::shared_ptr<const nn::ContextShare> context_share(torch::nn::Module& module) { return find_share(module); }
+
+KeepSplit::KeepSplit(torch::nn::Module& module, std::map<std::string, SequenceLayout> layouts)
+    : share_(find_share(module)) {
   check<ConfigError>(share_ != nullptr, "'", module.name(),
                      "' is not context parallel, so there is nothing to keep split. Call enable_parallelism first.");
   share_->keep_split = true;

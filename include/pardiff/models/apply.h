@@ -50,6 +50,9 @@ void set_attention_backend(torch::nn::Module& module, const std::string& name);
 /// Peak bytes of other ranks' keys and values held by the buffers of `module`'s attentions.
 int64_t peak_remote_kv_bytes(torch::nn::Module& module);
 
+/// What the boundaries of `module` share; null if it is not context parallel.
+std::shared_ptr<const nn::ContextShare> context_share(torch::nn::Module& module);
+
 /// While it lives, the boundaries of `module` pass tensors through and answer `layout` from `layouts`: for callers that
 /// loop over a model and keep its tensors split.
 class KeepSplit {

@@ -1,0 +1,51 @@
+#include "pipelines/part_loading.h"
+
+#include <ATen/ATen.h>
+#include <pardiff/core/check.h>
+
+#include <set>
+
+namespace pardiff {
+
+PartFiles open_part(const std::filesystem::path& folder, const std::string& stem, const std::string& variant) {
+  return {ConfigFile::open(folder / "config.json"), Checkpoint::open(folder, stem, variant)};
+}
+
+void fill_part(Model& model, const Checkpoint& checkpoint, LoadOptions options, World& world,
+               const std::optional<ParallelConfig>& parallel) {
+  options.device = world.device();
+  const bool sharded = parallel && parallel->tensor_parallel_config && parallel->tensor_parallel_config->degree() > 1;
+  if (sharded) {
+    const auto mesh = parallel->mesh(world.rank(), world.size());
+    const auto plan = model.tensor_parallel_plan();
+    check<ConfigError>(!plan.empty(), model.class_name(), " has no tensor-parallel plan.");
+    check<ConfigError>(model.attention_heads() % mesh.size("tp") == 0, "tp_degree ", mesh.size("tp"),
+                       " must divide the ", model.attention_heads(), " attention heads of ", model.class_name(), ".");
+    options.slices = tensor_parallel_slices(model, plan, mesh.size("tp"), mesh.index("tp"));
+  }
+  load_parameters(model, parameter_source(checkpoint), options);
+  model.eval();
+  if (parallel) model.enable_parallelism(*parallel, world, sharded);
+}
+
+ParameterBytes parameter_bytes(const torch::nn::Module& model, const Checkpoint* checkpoint) {
+  std::set<const void*> mapped;
+  if (checkpoint) {
+    for (const auto& name : checkpoint->names()) mapped.insert(checkpoint->tensor(name).const_data_ptr());
+  }
+  ParameterBytes bytes;
+  for (const auto& parameter : model.parameters()) {
+    const auto size = static_cast<int64_t>(parameter.nbytes());
+    bytes.total += size;
+    if (!mapped.count(parameter.const_data_ptr())) bytes.private_bytes += size;
+  }
+  return bytes;
+}
+
+ParameterBytes& ParameterBytes::operator+=(const ParameterBytes& other) {
+  total += other.total;
+  private_bytes += other.private_bytes;
+  return *this;
+}
+
+}  // namespace pardiff
