@@ -2,6 +2,7 @@
 """Writes tests/data/parts: small random text encoders and VAEs whose configurations take the branches that the golden
 part files do not, with what the reference computes for them. Needs torch, diffusers and transformers."""
 
+import copy
 import json
 import pathlib
 import sys
@@ -36,8 +37,12 @@ def t5(name, feed_forward_proj, seed):
     model = randomised(T5EncoderModel(T5Config(**config)))
     ids = torch.randint(0, 40, (2, 31))
     tensors = {"input.ids": ids, "output.hidden": model(ids).last_hidden_state}
-    tensors["output_bfloat16.hidden"] = model.to(torch.bfloat16)(ids).last_hidden_state.float()
-    save(name, config, model.float(), tensors)
+    tensors["output_bfloat16.hidden"] = copy.deepcopy(model).to(torch.bfloat16)(ids).last_hidden_state.float()
+    half = copy.deepcopy(model).to(torch.float16)
+    for block in half.encoder.block:  # as loading in float16 does
+        block.layer[-1].DenseReluDense.wo.float()
+    tensors["output_float16.hidden"] = half(ids).last_hidden_state.float()
+    save(name, config, model, tensors)
 
 
 def clip(name, seed):
@@ -50,9 +55,8 @@ def clip(name, seed):
     ids[1, 19] = 7
     output = model(ids)  # the third has no end token
     tensors = {"input.ids": ids, "output.hidden": output.last_hidden_state, "output.pooled": output.pooler_output}
-    half = model.to(torch.bfloat16)(ids)
-    tensors["output_bfloat16.hidden"] = half.last_hidden_state.float()
-    save(name, config, model.float(), tensors)
+    tensors["output_bfloat16.hidden"] = copy.deepcopy(model).to(torch.bfloat16)(ids).last_hidden_state.float()
+    save(name, config, model, tensors)
 
 
 def vae(name, seed, **options):
@@ -67,8 +71,9 @@ def vae(name, seed, **options):
     tensors = {"input.image": image, "input.latents": latents, "input.noise": noise, "output.mean": posterior.mean,
                "output.logvar": posterior.logvar, "output.sample": posterior.mean + posterior.std * noise,
                "output.decoded": model.decode(latents).sample}
-    tensors["output_bfloat16.decoded"] = model.to(torch.bfloat16).decode(latents.bfloat16()).sample.float()
-    save(name, config, model.float(), tensors)
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    tensors["output_bfloat16.decoded"] = half.decode(latents.bfloat16()).sample.float()
+    save(name, config, model, tensors)
 
 
 def main():

@@ -60,7 +60,9 @@ VaeAttentionImpl::VaeAttentionImpl(int64_t channels, int64_t groups, const nn::P
 }
 
 at::Tensor VaeAttentionImpl::forward(const at::Tensor& x) {
-  const auto tokens = group_norm_->forward(x).flatten(2).transpose(1, 2);  // [B, C, H, W] -> [B, H W, C]
+  // Normalised as one row of positions, as the reference does: in bfloat16 the kernel for pictures with channels last
+  // rounds otherwise.
+  const auto tokens = group_norm_->forward(x.flatten(2)).transpose(1, 2);  // [B, C, H, W] -> [B, H W, C]
   const auto query = to_q_->forward(tokens).unsqueeze(2), key = to_k_->forward(tokens).unsqueeze(2),
              value = to_v_->forward(tokens).unsqueeze(2);  // [B, H W, 1, C]
   auto y = to_out_->forward(attention_->forward(query, key, value).flatten(2));

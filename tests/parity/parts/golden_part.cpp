@@ -56,7 +56,7 @@ ParameterSource GoldenPart::weights(const Rename& rename) const {
 }
 
 ::testing::AssertionResult gradients_are_slopes(torch::nn::Module& module, const std::function<at::Tensor()>& loss) {
-  constexpr double kStep = 1e-5, kTolerance = 1e-6;
+  constexpr double kStep = 1e-6, kTolerance = 1e-6;
   module.zero_grad();
   const auto value = loss();
   value.backward();

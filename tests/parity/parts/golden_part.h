@@ -5,10 +5,10 @@
 #include <pardiff/io/safetensors.h>
 #include <pardiff/models/load.h>
 #include <pardiff/models/model.h>
+#include <pardiff/nn/parameter.h>
 
 #include <functional>
 #include <optional>
-#include <set>
 #include <string>
 
 namespace pardiff::testing {
