@@ -109,9 +109,11 @@ TEST_F(ClipTokenizerFiles, FindTokensInNormalisedTextWhereTheConfigSaysSo) {
 }
 
 TEST_F(ClipTokenizerFiles, TakeTokensThatOnlyTheConfigKnows) {
-  put(folder_ / "tokenizer_config.json", R"({"added_tokens_decoder": {"49408": {"content": "<concept>"}}})");
+  put(folder_ / "tokenizer_config.json",
+      R"({"added_tokens_decoder": {"49408": {"content": "<concept>"}, "49409": {"content": "<concept>b>"}}})");
   EXPECT_EQ(ids("a <concept>b"), (Ids{49406, 320, 49408, 321, 49407}));
-  EXPECT_EQ(ClipTokenizer::from_pretrained(folder_.path()).vocab_size(), 49409);
+  EXPECT_EQ(ids("a <concept>b>"), (Ids{49406, 320, 49409, 49407}));
+  EXPECT_EQ(ClipTokenizer::from_pretrained(folder_.path()).vocab_size(), 49410);
 }
 
 TEST_F(ClipTokenizerFiles, PadWithThePadToken) {

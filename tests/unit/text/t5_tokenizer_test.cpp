@@ -134,6 +134,16 @@ TEST_F(T5TokenizerFile, TakesUserDefinedPiecesWhole) {
   EXPECT_EQ(ids("aaba"), (Ids{5, 4, 6, 4, 1}));
 }
 
+TEST_F(T5TokenizerFile, StartsAWordAtEveryWordMarkInTheText) {
+  write(small_model() + piece("a▁b", -0.5f));
+  EXPECT_EQ(ids("▁a▁b ▁▁"), (Ids{5, 3, 6, 3, 3, 1}));
+}
+
+TEST_F(T5TokenizerFile, TakesAnUnknownCharacterForTenLessThanTheUnlikeliestPiece) {
+  write(small_model() + piece("pq", -6) + piece("r", -6) + piece("qr", -1));
+  EXPECT_EQ(ids("pqr"), (Ids{3, 7, 8, 1}));  // -12, where an unknown p and "qr" have -17
+}
+
 TEST_F(T5TokenizerFile, IsMissingByName) { expect_mentions(message(), {"spiece.model"}); }
 
 TEST_F(T5TokenizerFile, IsRefusedWhereverItIsCut) {
