@@ -23,6 +23,9 @@ struct CallCapsule : torch::CustomClassHolder {
   CallPointer call;
 };
 
+// The kernels read rows of head_dim neighbouring numbers.
+at::Tensor with_plain_rows(const at::Tensor& x) { return x.stride(-1) == 1 || x.size(-1) <= 1 ? x : x.contiguous(); }
+
 int64_t head_count(const std::vector<attention::HeadRange>& heads) {
   int64_t end = 0;
   for (const auto& range : heads) end = std::max(end, range.end);
@@ -77,7 +80,7 @@ struct SharedAttention : torch::autograd::Function<SharedAttention> {
     const auto& call = *static_cast<const CallCapsule&>(*context->saved_data["call"].toCapsule()).call;
     const auto saved = context->get_saved_variables();
     const auto rows = call.ulysses_rows(call.query_spans);
-    auto grad_out = gradients[0];
+    auto grad_out = with_plain_rows(gradients[0]);  // a sum's gradient is one number expanded
     if (call.ulysses.size() > 1) {
       grad_out = attention::heads_to_tokens({{{{grad_out, &call.query_heads}}, rows}}, call.ulysses)[0];
     }
@@ -104,8 +107,10 @@ at::Tensor AttentionImpl::forward(const at::Tensor& query, const at::Tensor& key
       attention::plan_call(sharing_.get(), attention_backend(backend_), query, key, value, options));
   const bool needs_gradient =
       at::GradMode::is_enabled() && (query.requires_grad() || key.requires_grad() || value.requires_grad());
-  if (!needs_gradient) return run_forward(*call, query, key, value).out;
-  return SharedAttention::apply(query, key, value, call);
+  const auto plain_query = with_plain_rows(query), plain_key = with_plain_rows(key),
+             plain_value = with_plain_rows(value);
+  if (!needs_gradient) return run_forward(*call, plain_query, plain_key, plain_value).out;
+  return SharedAttention::apply(plain_query, plain_key, plain_value, call);
 }
 
 }  // namespace pardiff

@@ -5,6 +5,9 @@ namespace pardiff {
 
 const AttentionBackend& math_attention();
 const AttentionBackend& native_attention();
+const AttentionBackend& native_flash_attention();
+const AttentionBackend& native_efficient_attention();
+const AttentionBackend& native_cudnn_attention();
 
 /// Rows of a mask that hides every key: boolean, [B|1, H|1, Sq|1].
 at::Tensor dead_rows(const at::Tensor& additive_mask);

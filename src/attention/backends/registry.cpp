@@ -39,7 +39,9 @@ const std::map<std::string, std::string>& nearest_here() {
 }  // namespace
 
 const std::vector<const AttentionBackend*>& attention_backends() {
-  static const std::vector<const AttentionBackend*> rows = {&native_attention(), &math_attention()};
+  static const std::vector<const AttentionBackend*> rows = {&native_attention(), &math_attention(),
+                                                            &native_flash_attention(), &native_efficient_attention(),
+                                                            &native_cudnn_attention()};
   return rows;
 }
 
