@@ -1,0 +1,231 @@
+#include <gtest/gtest.h>
+#include <pardiff/io/safetensors.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "support/golden.h"
+#include "support/program.h"
+#include "unit/io/temporary_folder.h"
+
+namespace pardiff::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct BadInput {
+  std::string name;
+  std::vector<std::string> flags;  // appended to a command that works
+  int exit_code;
+  std::vector<std::string> mentions;      // of the message
+  std::vector<std::string> without = {};  // flags taken out of that command, with their values
+};
+
+std::ostream& operator<<(std::ostream& stream, const BadInput& input) { return stream << input.name; }
+
+std::vector<std::string> command_for(const BadInput& input, const std::string& output) {
+  auto command = generate_command(output);
+  auto taken_out = input.without;
+  for (const auto& flag : input.flags) {
+    if (flag.starts_with("--") && flag != "--prompt") taken_out.push_back(flag);
+  }
+  for (const auto& flag : taken_out) {
+    const auto found = std::find(command.begin(), command.end(), flag);
+    if (found != command.end()) command.erase(found, found + 2);
+  }
+  command.insert(command.end(), input.flags.begin(), input.flags.end());
+  return command;
+}
+
+// One message, nothing written, no process left.
+void expect_refusal(const std::vector<std::string>& command, int exit_code, const std::vector<std::string>& mentions,
+                    const TemporaryFolder& folder, const std::vector<std::string>& files_before = {}) {
+  ChildProcess child(command);
+  const auto result = child.wait();
+  EXPECT_EQ(result.exit_code, exit_code) << result.err;
+  ASSERT_EQ(result.errors().size(), 1u) << result.err;
+  expect_mentions(result.errors()[0], mentions);
+  EXPECT_EQ(result.errors()[0].back(), '.') << "a message ends with what to do";
+  EXPECT_EQ(folder.names(), files_before);
+  EXPECT_TRUE(child.group_is_gone());
+}
+
+class BadFlag : public ::testing::TestWithParam<BadInput> {};
+
+TEST_P(BadFlag, GetsOneLineAndLeavesNothing) {
+  const TemporaryFolder folder;
+  expect_refusal(command_for(GetParam(), folder / "picture.png"), GetParam().exit_code, GetParam().mentions, folder);
+}
+
+const std::vector<BadInput> kBadFlags = {
+    {"HeightIsNoNumber", {"--height", "abc"}, 2, {"--height", "'abc'", "16"}},
+    {"HeightIsNegative", {"--height", "-64"}, 2, {"--height", "'-64'"}},
+    {"HeightIsZero", {"--height", "0"}, 2, {"--height", "'0'"}},
+    {"WidthIsAbsurd", {"--width", "1000000"}, 2, {"--width", "1000000", "16384"}},
+    {"WidthOverflows", {"--width", "99999999999999999999"}, 2, {"--width", "99999999999999999999"}},
+    {"WidthIsFractional", {"--width", "64.5"}, 2, {"--width", "64.5"}},
+    {"HeightIsEmpty", {"--height", ""}, 2, {"--height"}},
+    {"StepsIsZero", {"--steps", "0"}, 2, {"--steps", "'0'"}},
+    {"StepsIsHexadecimal", {"--steps", "0x10"}, 2, {"--steps", "0x10"}},
+    {"SeedIsNegative", {"--seed", "-1"}, 2, {"--seed", "'-1'"}},
+    {"SeedOverflows", {"--seed", "18446744073709551616"}, 2, {"--seed"}},
+    {"GuidanceIsNan", {"--guidance-scale", "nan"}, 2, {"--guidance-scale", "nan"}},
+    {"GuidanceIsInfinite", {"--guidance-scale", "inf"}, 2, {"--guidance-scale", "inf"}},
+    {"GuidanceOverflows", {"--guidance-scale", "1e999"}, 2, {"--guidance-scale", "1e999"}},
+    {"GuidanceIsNegative", {"--guidance-scale", "-1"}, 2, {"--guidance-scale"}},
+    {"TextIsTooLong", {"--max-sequence-length", "513"}, 2, {"--max-sequence-length", "513", "512"}},
+    {"ImagesIsAbsurd", {"--num-images", "1000000000"}, 2, {"--num-images"}},
+    {"DegreeIsZero", {"--ring-degree", "0"}, 2, {"--ring-degree", "'0'"}},
+    {"DegreeIsNoNumber", {"--ulysses-degree", "two"}, 2, {"--ulysses-degree", "two"}},
+    {"DegreesAreAbsurd", {"--ulysses-degree", "4000", "--ring-degree", "4000"}, 2, {"16000000"}},
+    {"ThreadsIsZero", {"--threads", "0"}, 2, {"--threads"}},
+    {"RanksWithoutDegrees",
+     {"--nproc-per-node", "4"},
+     2,
+     {"4 ranks", "--ring-degree 2 --ulysses-degree 2", "--ulysses-degree 4"}},
+    {"DegreesDoNotMultiply",
+     {"--nproc-per-node", "4", "--ring-degree", "3"},
+     2,
+     {"multiply to 3", "4 ranks", "--ring-degree 4"}},
+    {"AnythingWithoutDegree", {"--ulysses-anything"}, 2, {"ulysses_anything"}},
+    {"UnknownFlag", {"--colour", "red"}, 2, {"--colour", "--help"}},
+    {"UnknownRotation", {"--rotate-method", "ring"}, 2, {"--rotate-method", "alltoall"}},
+    {"UnknownDtype", {"--dtype", "int8"}, 2, {"--dtype", "int8", "bfloat16"}},
+    {"UnknownDevice", {"--device", "tpu"}, 2, {"--device", "tpu"}},
+    {"UnknownBackend", {"--attention-backend", "flash"}, 1, {"flash", "nearest"}},
+    {"GivenTwice", {"--steps", "2", "--steps", "3"}, 2, {"--steps", "2 times"}},
+    {"QuietAndVerbose", {"--quiet", "--verbose"}, 2, {"--quiet"}},
+    {"NoModel", {}, 2, {"--model"}, {"--model"}},
+    {"NoPrompt", {}, 2, {"--prompt"}, {"--prompt"}},
+    {"NoOutput", {}, 2, {"--output"}, {"--output"}},
+    {"OutputIsNoPng", {"--output", "/tmp/picture.jpg"}, 2, {"--output", ".png"}},
+    {"OutputsFolderIsMissing", {"--output", "/nowhere/picture.png"}, 1, {"/nowhere"}},
+    {"ReportsFolderIsMissing", {"--report", "/nowhere/report.json"}, 1, {"/nowhere"}},
+    {"PromptIsNoUtf8", {"--prompt", "caf\xe9"}, 2, {"UTF-8"}, {"--prompt"}},
+    {"PromptFileIsMissing", {"--prompt-file", "/nowhere/prompts"}, 1, {"/nowhere/prompts"}, {"--prompt"}},
+    {"ModelIsMissing", {"--model", "/nowhere/model"}, 1, {"/nowhere/model"}},
+    {"ModelIsNotCached", {"--model", "nobody/nothing"}, 1, {"nobody/nothing"}},
+    {"ModelIsNoCheckpoint", {"--model", "/usr"}, 1, {"/usr", "model_index.json"}},
+    {"LengthDoesNotDivide", {"--width", "48", "--height", "48", "--ring-degree", "2"}, 1, {"9", "ring_anything"}},
+    {"HeadsDoNotDivide",
+     {"--ulysses-degree", "3", "--width", "96", "--max-sequence-length", "18"},
+     1,
+     {"4 heads", "ulysses_anything"}},
+};
+
+INSTANTIATE_TEST_SUITE_P(Flags, BadFlag, ::testing::ValuesIn(kBadFlags),
+                         [](const auto& instance) { return instance.param.name; });
+
+TEST(BadInput, ProgramWithoutSubcommandListsThem) {
+  const auto result = run_program({});
+  EXPECT_EQ(result.exit_code, 2);
+  expect_mentions(result.err, {"generate", "doctor"});
+}
+
+TEST(BadInput, UnknownSubcommandIsRefused) {
+  const auto result = run_program({"paint"});
+  EXPECT_EQ(result.exit_code, 2);
+  expect_mentions(result.err, {"paint"});
+}
+
+TEST(BadInput, RanksBesideALauncherAreRefused) {
+  const TemporaryFolder folder;
+  const auto result =
+      run_child(generate_command(folder / "picture.png", {"--nproc-per-node", "2", "--ring-degree", "2"}),
+                {"RANK=0", "WORLD_SIZE=1"});
+  EXPECT_EQ(result.exit_code, 2);
+  expect_mentions(result.err, {"--nproc-per-node"});
+}
+
+// A copy of flux-shapes in which one thing is damaged; what is whole is linked.
+class DamagedCheckpoint : public ::testing::Test {
+ protected:
+  DamagedCheckpoint() {
+    const fs::path source = model_path("flux-shapes");
+    for (const auto& entry : fs::recursive_directory_iterator(source)) {
+      const auto target = folder_.path() / "model" / fs::relative(entry.path(), source);
+      if (entry.is_directory()) {
+        fs::create_directories(target);
+      } else {
+        fs::create_directories(target.parent_path());
+        fs::create_symlink(entry.path(), target);
+      }
+    }
+  }
+
+  fs::path file(const std::string& name) const { return folder_.path() / "model" / name; }
+
+  // The link becomes a file of its own.
+  void replace(const std::string& name, const std::string& content) const {
+    fs::remove(file(name));
+    put(file(name), content);
+  }
+
+  void expect_refused(const std::vector<std::string>& mentions) const {
+    const BadInput input{"", {"--model", (folder_.path() / "model").string(), "--ulysses-degree", "2"}, 1, mentions};
+    expect_refusal(command_for(input, folder_ / "picture.png"), 1, mentions, folder_, {"model"});
+  }
+
+  TemporaryFolder folder_;
+};
+
+constexpr const char* kWeights = "transformer/diffusion_pytorch_model.safetensors";
+
+TEST_F(DamagedCheckpoint, AMissingFileIsNamed) {
+  fs::remove(file(kWeights));
+  expect_refused({"transformer", "diffusion_pytorch_model"});
+}
+
+TEST_F(DamagedCheckpoint, AMissingConfigIsNamed) {
+  fs::remove(file("vae/config.json"));
+  expect_refused({"vae/config.json"});
+}
+
+TEST_F(DamagedCheckpoint, AMissingTokenizerIsNamed) {
+  fs::remove(file("tokenizer/merges.txt"));
+  expect_refused({"merges.txt"});
+}
+
+TEST_F(DamagedCheckpoint, ACutFileIsNamed) {
+  replace(kWeights, content_of(file(kWeights)).substr(0, 100'000));
+  expect_refused({"diffusion_pytorch_model.safetensors"});
+}
+
+TEST_F(DamagedCheckpoint, AForeignFileIsNamed) {
+  replace(kWeights, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n");
+  expect_refused({"diffusion_pytorch_model.safetensors", "git-lfs"});
+}
+
+TEST_F(DamagedCheckpoint, ABrokenConfigIsNamed) {
+  replace("transformer/config.json", "{\"num_layers\": ");
+  expect_refused({"transformer/config.json"});
+}
+
+// The weights with one tensor changed or, where it is undefined, left out.
+std::vector<NamedTensor> weights_with(const fs::path& path, const std::string& name, const at::Tensor& tensor) {
+  const auto file = SafetensorsFile::open(path);
+  std::vector<NamedTensor> tensors;
+  for (const auto& info : file.tensors()) {
+    if (info.name != name) tensors.push_back({info.name, file.tensor(info.name)});
+  }
+  if (tensor.defined()) tensors.push_back({name, tensor});
+  return tensors;
+}
+
+TEST_F(DamagedCheckpoint, AMissingTensorIsNamed) {
+  const auto tensors = weights_with(file(kWeights), "proj_out.weight", {});
+  fs::remove(file(kWeights));
+  write_safetensors(file(kWeights), tensors);
+  expect_refused({"proj_out.weight"});
+}
+
+TEST_F(DamagedCheckpoint, AMisshapenTensorIsNamed) {
+  const auto tensors = weights_with(file(kWeights), "proj_out.weight", at::zeros({3, 5}));
+  fs::remove(file(kWeights));
+  write_safetensors(file(kWeights), tensors);
+  expect_refused({"proj_out.weight", "[3, 5]"});
+}
+
+}  // namespace
+}  // namespace pardiff::testing
