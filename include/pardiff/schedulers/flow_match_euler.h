@@ -66,8 +66,9 @@ class FlowMatchEulerDiscreteScheduler {
 
   /// The sample after step `index`: sample + (sigma[index + 1] - sigma[index]) model_output.
   /// Shapes: model_output and sample alike, any; returns the same.
-  /// Precision: the product is rounded to model_output's dtype, the sum is float32, the result has model_output's
-  /// dtype. Throws: UsageError unless 0 <= index < steps.
+  /// Precision: the difference of the sigmas and the product are rounded to model_output's dtype, as the reference does
+  /// on a CPU; the sum is float32, the result has model_output's dtype.
+  /// Throws: UsageError unless 0 <= index < steps.
   at::Tensor step(const at::Tensor& model_output, int64_t index, const at::Tensor& sample) const;
 
   const FlowMatchEulerConfig& config() const { return config_; }
