@@ -4,15 +4,13 @@
 #include <pardiff/core/check.h>
 #include <pardiff/models/apply.h>
 
-#include <chrono>
 #include <memory>
+#include <utility>
+
+#include "pipelines/stopwatch.h"
 
 namespace pardiff::flux {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // The tokens of this rank, and the way back; everything is whole where the transformer is not context parallel.
 class TokenShares {
@@ -56,90 +54,140 @@ class TokenShares {
   std::unique_ptr<KeepSplit> keep_;
 };
 
-at::Tensor velocity(const Denoising& work, FluxTransformerInputs inputs, const Condition& negative) {
-  auto transformer = work.transformer;
-  const auto positive = transformer->forward(inputs);
-  if (!negative.prompt_embeds.defined()) return positive;
-  inputs.encoder_hidden_states = negative.prompt_embeds;
-  inputs.pooled_projections = negative.pooled;
-  const auto opposite = transformer->forward(inputs);
-  return opposite + work.true_cfg_scale * (positive - opposite);
+void check_replacement(const char* name, const at::Tensor& replaced, const at::Tensor& by) {
+  check<ShapeError>(by.defined() && by.sizes() == replaced.sizes() && by.scalar_type() == replaced.scalar_type(),
+                    "callback_on_step_end replaced ", name, " (", replaced.sizes(), " ", replaced.scalar_type(),
+                    ") by a tensor ", by.defined() ? text_of(by.sizes(), " ", by.scalar_type()) : "without data",
+                    ". Keep its shape and dtype.");
 }
 
-std::map<std::string, at::Tensor> whole_inputs(const Denoising& work, const FluxTransformerInputs& inputs) {
-  std::map<std::string, at::Tensor> all = {{"hidden_states", work.latents},
-                                           {"encoder_hidden_states", work.condition.prompt_embeds},
-                                           {"pooled_projections", work.condition.pooled},
-                                           {"timestep", inputs.timestep},
-                                           {"img_ids", work.img_ids},
-                                           {"txt_ids", work.txt_ids}};
-  if (inputs.guidance.defined()) all["guidance"] = inputs.guidance;
-  for (auto& [name, tensor] : all) tensor = tensor.cpu();
-  return all;
-}
+class Loop {
+ public:
+  Loop(const Denoising& work, World& world, FluxPipelineOutput& output)
+      : work_(work),
+        world_(world),
+        output_(output),
+        shares_(work.transformer, work.latents.size(1), work.condition.prompt_embeds.size(1)),
+        negative_{shares_.text(work.negative.prompt_embeds, 1), work.negative.pooled} {
+    inputs_.hidden_states = shares_.image(work.latents, 1);
+    inputs_.encoder_hidden_states = shares_.text(work.condition.prompt_embeds, 1);
+    inputs_.pooled_projections = work.condition.pooled;
+    inputs_.img_ids = shares_.image(work.img_ids, 0);
+    inputs_.txt_ids = shares_.text(work.txt_ids, 0);
+    if (work.transformer->config().guidance_embeds) {
+      const auto options = work.latents.options().dtype(at::kFloat);
+      inputs_.guidance = at::full({1}, work.guidance_scale, options).expand({work.latents.size(0)});
+    }
+  }
+
+  at::Tensor run() {
+    const auto before = world_.counter().counts();
+    const int64_t steps = work_.scheduler->timesteps().size(0);
+    for (int64_t step = 0; step < steps; ++step) {
+      const Stopwatch watch;
+      const auto timestep = work_.scheduler->timesteps()[step];
+      advance(step, timestep);
+      output_.step_seconds.push_back(watch.seconds());
+      const bool interrupted =
+          call_back({.step = step, .num_inference_steps = steps, .timestep = timestep.item<double>()});
+      if (work_.keep_latents) keep_latents();
+      if (interrupted) break;
+    }
+    output_.communication = difference(difference(world_.counter().counts(), before), gathers_);
+    return shares_.gathered(inputs_.hidden_states);
+  }
+
+ private:
+  void advance(int64_t step, const at::Tensor& timestep) {
+    const auto& latents = inputs_.hidden_states;
+    inputs_.timestep = timestep.to(latents.device()).expand({latents.size(0)}).to(latents.scalar_type()) / 1000;
+    if (step == 0 && work_.keep_transformer_inputs) keep_inputs();
+    inputs_.hidden_states = work_.scheduler->step(velocity(), step, latents);
+    // Kernels of a GPU run on behind the program's back; a step is over when they are.
+    if (latents.is_cuda()) inputs_.hidden_states.flatten()[0].item();
+  }
+
+  at::Tensor velocity() {
+    auto transformer = work_.transformer;
+    const auto positive = transformer->forward(inputs_);
+    if (!negative_.given()) return positive;
+    auto opposite_inputs = inputs_;
+    opposite_inputs.encoder_hidden_states = negative_.prompt_embeds;
+    opposite_inputs.pooled_projections = negative_.pooled;
+    const auto opposite = transformer->forward(opposite_inputs);
+    return opposite + work_.true_cfg_scale * (positive - opposite);
+  }
+
+  bool call_back(StepEnd end) {
+    if (!work_.callback_on_step_end) return false;
+    end.latents = inputs_.hidden_states;
+    end.prompt_embeds = inputs_.encoder_hidden_states;
+    work_.callback_on_step_end(end);
+    check_replacement("latents", inputs_.hidden_states, end.latents);
+    check_replacement("prompt_embeds", inputs_.encoder_hidden_states, end.prompt_embeds);
+    inputs_.hidden_states = end.latents;
+    inputs_.encoder_hidden_states = end.prompt_embeds;
+    return end.interrupt;
+  }
+
+  // The gather is the observer's, no part of the loop's own traffic.
+  void keep_latents() {
+    const auto before = world_.counter().counts();
+    output_.latents.push_back(shares_.gathered(inputs_.hidden_states).cpu());
+    for (const auto& [name, sent] : difference(world_.counter().counts(), before)) {
+      gathers_[name].calls += sent.calls;
+      gathers_[name].bytes_sent += sent.bytes_sent;
+    }
+  }
+
+  void keep_inputs() {
+    output_.transformer_inputs = {{"hidden_states", work_.latents},
+                                  {"encoder_hidden_states", work_.condition.prompt_embeds},
+                                  {"pooled_projections", work_.condition.pooled},
+                                  {"timestep", inputs_.timestep},
+                                  {"img_ids", work_.img_ids},
+                                  {"txt_ids", work_.txt_ids}};
+    if (inputs_.guidance.defined()) output_.transformer_inputs["guidance"] = inputs_.guidance;
+    for (auto& [name, tensor] : output_.transformer_inputs) tensor = tensor.cpu();
+  }
+
+  const Denoising& work_;
+  World& world_;
+  FluxPipelineOutput& output_;
+  TokenShares shares_;
+  FluxTransformerInputs inputs_;  // this rank's shares; hidden_states are the latents as they are now
+  Condition negative_;
+  std::map<std::string, OperationCount> gathers_;
+};
 
 }  // namespace
 
-void check_lengths(torch::nn::Module& transformer, int64_t image_tokens, int64_t text_tokens) {
+void check_heads(int64_t heads, const ParallelConfig& config) {
+  if (!config.context_parallel_config || config.context_parallel_config->ulysses_anything) return;
+  const int ranks = config.context_parallel_config->ulysses();
+  if (config.tensor_parallel_config) heads /= config.tensor_parallel_config->degree();
+  check<ConfigError>(heads % ranks == 0, heads, " attention heads cannot be cut equally among ", ranks,
+                     " ulysses ranks (ulysses_degree). Use --ulysses-anything (ulysses_anything), or a degree that ",
+                     "divides the heads.");
+}
+
+void check_shares(FluxTransformer2DModelImpl& transformer, int64_t image_tokens, int64_t text_tokens) {
+  if (transformer.parallel_config()) check_heads(transformer.attention_heads(), *transformer.parallel_config());
   const auto share = context_share(transformer);
   if (!share || share->length_any) return;
   const int ranks = share->group.size();
   const std::string flag = share->lifting_flag == "ring_anything" ? "--ring-anything" : "--ulysses-anything";
-  const auto check_one = [&](const char* what, int64_t tokens) {
+  const auto check_one = [&](const char* what, int64_t tokens, const char* other) {
     check<ConfigError>(tokens % ranks == 0, what, ": ", tokens, " tokens cannot be cut equally among ", ranks,
                        " context ranks (ring_degree x ulysses_degree). Use ", flag, " (", share->lifting_flag,
-                       "), or another size.");
+                       "), or another ", other, ".");
   };
-  check_one("hidden_states (the picture)", image_tokens);
-  check_one("encoder_hidden_states (the prompt)", text_tokens);
+  check_one("hidden_states (the picture)", image_tokens, "height and width");
+  check_one("encoder_hidden_states (the prompt)", text_tokens, "max_sequence_length");
 }
 
 at::Tensor denoise(const Denoising& work, World& world, FluxPipelineOutput& output) {
-  const TokenShares shares(work.transformer, work.latents.size(1), work.condition.prompt_embeds.size(1));
-  const int64_t batch = work.latents.size(0);
-  const auto dtype = work.latents.scalar_type();
-  FluxTransformerInputs inputs;
-  inputs.encoder_hidden_states = shares.text(work.condition.prompt_embeds, 1);
-  inputs.pooled_projections = work.condition.pooled;
-  inputs.img_ids = shares.image(work.img_ids, 0);
-  inputs.txt_ids = shares.text(work.txt_ids, 0);
-  const Condition negative{shares.text(work.negative.prompt_embeds, 1), work.negative.pooled};
-  if (work.transformer->config().guidance_embeds) {
-    inputs.guidance = at::full({1}, work.guidance_scale, work.latents.options().dtype(at::kFloat)).expand({batch});
-  }
-
-  auto latents = shares.image(work.latents, 1);
-  const auto before = world.counter().counts();
-  std::map<std::string, OperationCount> gathers;  // for --dump-tensors; no part of the loop's own traffic
-  const int64_t steps = work.scheduler->timesteps().size(0);
-  for (int64_t step = 0; step < steps; ++step) {
-    const auto start = Clock::now();
-    const auto timestep = work.scheduler->timesteps()[step].to(latents.device());
-    inputs.hidden_states = latents;
-    inputs.timestep = timestep.expand({batch}).to(dtype) / 1000;
-    if (step == 0 && work.keep_transformer_inputs) output.transformer_inputs = whole_inputs(work, inputs);
-    latents = work.scheduler->step(velocity(work, inputs, negative), step, latents);
-    StepEnd end{step, steps, timestep.item<double>(), latents, inputs.encoder_hidden_states};
-    output.step_seconds.push_back(seconds_since(start));
-    if (work.callback_on_step_end) {
-      work.callback_on_step_end(end);
-      check<ShapeError>(end.latents.sizes() == latents.sizes(), "callback_on_step_end replaced latents of shape ",
-                        latents.sizes(), " by ", end.latents.sizes(), ". Keep the shape.");
-      latents = end.latents;
-      inputs.encoder_hidden_states = end.prompt_embeds;
-    }
-    if (work.keep_latents) {
-      const auto sent = world.counter().counts();
-      output.latents.push_back(shares.gathered(latents).cpu());
-      for (const auto& [name, apart] : difference(world.counter().counts(), sent)) {
-        gathers[name].calls += apart.calls;
-        gathers[name].bytes_sent += apart.bytes_sent;
-      }
-    }
-    if (end.interrupt) break;
-  }
-  output.communication = difference(difference(world.counter().counts(), before), gathers);
-  return shares.gathered(latents);
+  return Loop(work, world, output).run();
 }
 
 }  // namespace pardiff::flux

@@ -2,10 +2,8 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
-#include <openssl/evp.h>
-#include <pardiff/core/check.h>
 
-#include <array>
+#include <vector>
 
 namespace pardiff::flux {
 namespace {
@@ -40,27 +38,10 @@ at::Tensor unpack(const at::Tensor& packed, int64_t height, int64_t width) {
 }
 
 at::Tensor image_ids(int64_t rows, int64_t columns, at::ScalarType dtype) {
-  const auto options = at::TensorOptions().dtype(dtype);
-  const auto ids = at::zeros({rows, columns, 3}, options);
-  ids.select(2, 1).add_(at::arange(rows, options).unsqueeze(1));
-  ids.select(2, 2).add_(at::arange(columns, options).unsqueeze(0));
-  return ids.view({rows * columns, 3});
-}
-
-std::string sha256(const at::Tensor& tensor) {
-  const auto bytes = tensor.cpu().contiguous();
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned int length = 0;
-  const bool done =
-      EVP_Digest(bytes.const_data_ptr(), bytes.nbytes(), digest.data(), &length, EVP_sha256(), nullptr) == 1;
-  check<Error>(done, "the SHA-256 of the latents could not be computed");
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  for (unsigned int i = 0; i < length; ++i) {
-    hex.push_back(kDigits[digest[i] >> 4]);
-    hex.push_back(kDigits[digest[i] & 15]);
-  }
-  return hex;
+  const auto ids = at::zeros({rows, columns, 3});
+  ids.select(2, 1).add_(at::arange(rows).unsqueeze(1));
+  ids.select(2, 2).add_(at::arange(columns).unsqueeze(0));
+  return ids.view({rows * columns, 3}).to(dtype);  // bfloat16 rounds ids above 256, as the reference does
 }
 
 }  // namespace pardiff::flux

@@ -2,12 +2,11 @@
 #include <ATen/core/Tensor.h>
 #include <pardiff/pipelines/flux_inputs.h>
 
-#include <string>
-#include <vector>
+#include <cstdint>
 
 namespace pardiff::flux {
 
-/// Noise of `pictures` pictures: one draw of the whole batch from torch's CPU generator, or one generator a picture.
+/// Noise from torch's CPU generator: one draw of the whole batch, or with a list of seeds one generator a picture.
 /// Shapes: returns [pictures, channels, height, width] of latents.
 at::Tensor draw_noise(const Seeds& seeds, int64_t pictures, int64_t channels, int64_t height, int64_t width,
                       at::ScalarType dtype);
@@ -17,7 +16,5 @@ at::Tensor pack(const at::Tensor& latents);
 at::Tensor unpack(const at::Tensor& packed, int64_t height, int64_t width);
 /// Shapes: [rows columns, 3]: (0, row, column).
 at::Tensor image_ids(int64_t rows, int64_t columns, at::ScalarType dtype);
-/// In hex, of the bytes in memory order.
-std::string sha256(const at::Tensor& tensor);
 
 }  // namespace pardiff::flux

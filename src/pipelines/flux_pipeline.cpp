@@ -4,180 +4,134 @@
 #include <pardiff/io/model_folder.h>
 #include <pardiff/models/apply.h>
 #include <pardiff/pipelines/flux_pipeline.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <random>
 
 #include "pipelines/flux_denoise.h"
 #include "pipelines/flux_inputs_check.h"
 #include "pipelines/flux_latents.h"
+#include "pipelines/flux_memory.h"
+#include "pipelines/flux_text.h"
 #include "pipelines/part_loading.h"
+#include "pipelines/sha256.h"
+#include "pipelines/stopwatch.h"
 
 namespace pardiff {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-constexpr int kClipLength = 77;
+constexpr int64_t kDefaultLatents = 128;  // along a side
+constexpr int64_t kIdAxes = 3;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+int64_t random_seed() { return std::random_device()(); }
 
-std::vector<std::string> repeated(const Prompts& texts, size_t count) {
-  auto all = texts.texts();
-  if (all.size() == 1) all.resize(count, all.front());
-  return all;
+FlowMatchEulerDiscreteScheduler scheduler_of(const std::filesystem::path& folder, const FluxPipelineOptions& options) {
+  if (options.scheduler) return *options.scheduler;
+  const auto file = ConfigFile::open(folder / "scheduler" / "scheduler_config.json");
+  return FlowMatchEulerDiscreteScheduler(FlowMatchEulerConfig::from_file(file));
 }
 
-const Prompts& first_given(const Prompts& preferred, const Prompts& other) {
-  return preferred.given() ? preferred : other;
+OpenedPart<FluxTransformer2DModel> open_transformer(const std::filesystem::path& folder,
+                                                    const FluxPipelineOptions& options) {
+  if (options.transformer) return {options.transformer};
+  auto files = open_part(folder / "transformer", "diffusion_pytorch_model", options.variant);
+  const auto config = FluxTransformerConfig::from_file(files.config);
+  return {FluxTransformer2DModel(config, kPlaceholders), std::move(files.checkpoint)};
 }
 
-template <typename Tokenizer>
-at::Tensor tokenize(const Tokenizer& tokenizer, const std::vector<std::string>& texts, int length, const char* encoder,
-                    bool warns) {
-  std::vector<at::Tensor> rows;
-  for (const auto& text : texts) {
-    const auto tokens = tokenizer.encode(text, length);
-    rows.push_back(at::tensor(tokens.ids, at::kLong));
-    if (warns && !tokens.cut_off.empty()) {
-      warn(text_of("the ", encoder, " encoder takes ", length, " tokens; cut off from the prompt: \"", tokens.cut_off,
-                   "\"."));
-    }
-  }
-  return at::stack(rows);
+OpenedPart<AutoencoderKL> open_vae(const std::filesystem::path& folder, const FluxPipelineOptions& options) {
+  if (options.vae) return {options.vae};
+  auto files = open_part(folder / "vae", "diffusion_pytorch_model", options.variant);
+  const auto config = AutoencoderKLConfig::from_file(files.config);
+  return {AutoencoderKL(config, kPlaceholders, AutoencoderParts::kDecoder), std::move(files.checkpoint)};
 }
 
-struct Size {
-  int64_t height, width;  // pixels
-};
-
-// Rough, and meant to be: what a request cannot do without.
-void check_memory(const FluxTransformerConfig& config, int64_t pictures, int64_t image_tokens, int64_t text_tokens,
-                  const Size& size, int64_t ranks) {
-  constexpr double kLiveActivations = 20;  // of [tokens, inner_dim] at once
-  constexpr double kPixelBytes = 4 * 3 * 16;
-  const double tokens = static_cast<double>(image_tokens + text_tokens) / static_cast<double>(ranks);
-  const double activations = kLiveActivations * 4 * static_cast<double>(pictures * config.inner_dim()) * tokens;
-  const double pixels = kPixelBytes * static_cast<double>(pictures) * static_cast<double>(size.height * size.width);
-  const double available = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  const double needed = std::max(activations, pixels);
-  check<ConfigError>(needed < available, pictures, " pictures of ", size.height, "x", size.width, " need about ",
-                     static_cast<int64_t>(needed / 1e9), " GB of memory on a rank, and this machine has ",
-                     static_cast<int64_t>(available / 1e9), " GB. Use a smaller size, fewer pictures or more ranks.");
+void check_class(const std::filesystem::path& folder) {
+  const auto index = ConfigFile::open(folder / "model_index.json");
+  check<ConfigError>(index.class_name() == "FluxPipeline", index.origin(), " is of a '", index.class_name(),
+                     "', and this is FluxPipeline. Give the folder of a FLUX model.");
 }
 
-int64_t random_seed() {
-  std::random_device device;
-  return static_cast<int64_t>(device());
+void check_fit(const char* what, int64_t taken, const char* from, int64_t given) {
+  check<ConfigError>(taken == given, "the transformer's ", what, " is ", taken, ", and ", from, " is ", given,
+                     ". These parts are not of one model.");
+}
+
+// What makes ranks' pictures differ beside the inputs.
+std::string description(const FluxTransformerConfig& config, at::ScalarType dtype) {
+  return text_of(dtype, " ", sha256(config.to_json()).substr(0, 16));
 }
 
 }  // namespace
 
 struct FluxPipeline::State {
-  World* world = nullptr;
-  std::filesystem::path folder;
-  FluxPipelineOptions options;
+  State(const std::filesystem::path& folder, const FluxPipelineOptions& options, World& ranks)
+      : world(ranks),
+        scheduler(scheduler_of(folder, options)),
+        text(folder, options, ranks),
+        transformer(open_transformer(folder, options)),
+        vae(open_vae(folder, options)) {
+    const auto& config = transformer.model->config();
+    const int64_t latents = vae.model->config().latent_channels;
+    check_fit("in_channels", config.in_channels, "four times the VAE's latent_channels", 4 * latents);
+    check_fit("out_channels", config.out_channels.value_or(config.in_channels), "its in_channels", config.in_channels);
+    check_fit("joint_attention_dim", config.joint_attention_dim, "the T5 encoder's d_model", text.prompt_dim());
+    check_fit("pooled_projection_dim", config.pooled_projection_dim, "the CLIP encoder's hidden_size",
+              text.pooled_dim());
+    check_fit("number of RoPE axes", static_cast<int64_t>(config.axes_dims_rope.size()), "that of a picture's ids",
+              kIdAxes);
+  }
 
-  ClipTokenizer tokenizer;
-  T5Tokenizer tokenizer_2;
-  FlowMatchEulerDiscreteScheduler scheduler;
-  FluxTransformer2DModel transformer{nullptr};
-  AutoencoderKL vae{nullptr};
-  ClipTextModel text_encoder{nullptr};
-  T5EncoderModel text_encoder_2{nullptr};
+  void load(const FluxPipelineOptions& options);
 
-  ParameterBytes encoder_bytes, core_bytes;
-  double load_seconds = 0;
-  std::map<std::string, OperationCount> counts_before;
-
-  void load_encoders();
-  void free_encoders();
-  void load_core();
-  flux::Condition encode(const Prompts& prompt, const Prompts& prompt_2, size_t prompts,
-                         const FluxPipelineInputs& inputs, FluxPipelineOutput* output);
-  Size rounded_size(const FluxPipelineInputs& inputs) const;
-  at::Tensor initial_latents(const FluxPipelineInputs& inputs, const Size& size, at::ScalarType dtype,
-                             FluxPipelineOutput& output);
-  void decode(const at::Tensor& latents, const Size& size, FluxPipelineOutput& output);
   void check_inputs(const FluxPipelineInputs& inputs) const;
-  int64_t latents_per_side(int64_t pixels) const { return 2 * (pixels / (2 * vae->config().scale_factor())); }
+  void check_tensors(const FluxPipelineInputs& inputs, const flux::Workload& work) const;
+  flux::Workload workload(const FluxPipelineInputs& inputs) const;
+  void warn_of(const FluxPipelineInputs& inputs, const flux::Workload& work) const;
+
+  void encode(const FluxPipelineInputs& inputs, flux::Denoising& denoising, FluxPipelineOutput& output);
+  void prepare(const FluxPipelineInputs& inputs, flux::Denoising& denoising, FluxPipelineOutput& output);
+  at::Tensor initial_latents(const FluxPipelineInputs& inputs, FluxPipelineOutput& output);
+  void decode(const at::Tensor& latents, FluxPipelineOutput& output);
+
+  int64_t scale_factor() const { return vae.model->config().scale_factor(); }
+  int64_t size_multiple() const { return 2 * scale_factor(); }
+  at::ScalarType dtype() const { return network().parameters().front().scalar_type(); }
+  FluxTransformer2DModelImpl& network() const { return *transformer.model.ptr(); }
+
+  World& world;
+  FlowMatchEulerDiscreteScheduler scheduler;
+  flux::TextStage text;
+  OpenedPart<FluxTransformer2DModel> transformer;
+  OpenedPart<AutoencoderKL> vae;
+  ParameterBytes bytes{};   // of transformer and VAE
+  double load_seconds = 0;  // not yet reported
+  std::map<std::string, OperationCount> counts_before{};
 };
 
-void FluxPipeline::State::load_encoders() {
-  if (text_encoder && text_encoder_2) return;
-  encoder_bytes = {};
-  std::optional<PartFiles> clip, t5;
-  if (!text_encoder) clip = open_part(folder / "text_encoder", "model", options.variant);
-  if (!text_encoder_2) t5 = open_part(folder / "text_encoder_2", "model", options.variant);
-  if (clip) {
-    text_encoder = ClipTextModel(ClipTextConfig::from_file(clip->config), kPlaceholders);
-    fill_part(*text_encoder, clip->checkpoint, text_encoder->load_options(options.dtype), *world, std::nullopt);
-  }
-  if (t5) {
-    text_encoder_2 = T5EncoderModel(T5Config::from_file(t5->config), kPlaceholders);
-    fill_part(*text_encoder_2, t5->checkpoint, text_encoder_2->load_options(options.dtype), *world, std::nullopt);
-  }
-  encoder_bytes += parameter_bytes(*text_encoder, clip ? &clip->checkpoint : nullptr);
-  encoder_bytes += parameter_bytes(*text_encoder_2, t5 ? &t5->checkpoint : nullptr);
-}
-
-void FluxPipeline::State::free_encoders() {
-  if (options.keep_loaded) return;
-  if (!options.text_encoder) text_encoder = nullptr;
-  if (!options.text_encoder_2) text_encoder_2 = nullptr;
-}
-
-void FluxPipeline::State::load_core() {
-  std::optional<PartFiles> transformer_files, vae_files;
-  const std::string stem = "diffusion_pytorch_model";
-  if (!transformer) transformer_files = open_part(folder / "transformer", stem, options.variant);
-  if (!vae) vae_files = open_part(folder / "vae", stem, options.variant);
-  if (vae_files) {
-    vae = AutoencoderKL(AutoencoderKLConfig::from_file(vae_files->config), kPlaceholders, AutoencoderParts::kDecoder);
-    fill_part(*vae, vae_files->checkpoint, vae->load_options(options.dtype), *world, std::nullopt);
-  }
-  if (transformer_files) {
-    transformer = FluxTransformer2DModel(FluxTransformerConfig::from_file(transformer_files->config), kPlaceholders);
-    if (!options.attention_backend.empty()) transformer->set_attention_backend(options.attention_backend);
-    fill_part(*transformer, transformer_files->checkpoint, transformer->load_options(options.dtype), *world,
-              options.parallel_config.config());
-  }
-  core_bytes += parameter_bytes(*transformer, transformer_files ? &transformer_files->checkpoint : nullptr);
-  core_bytes += parameter_bytes(*vae, vae_files ? &vae_files->checkpoint : nullptr);
+// The small parts come first: what is wrong with them is found before the long work begins.
+void FluxPipeline::State::load(const FluxPipelineOptions& options) {
+  if (!options.attention_backend.empty()) transformer.model->set_attention_backend(options.attention_backend);
+  vae.fill(options.dtype, world);
+  text.load();
+  transformer.fill(options.dtype, world, options.parallel_config.config());
+  bytes = transformer.bytes();
+  bytes += vae.bytes();
 }
 
 FluxPipeline FluxPipeline::from_pretrained(const std::string& model, World& world, const FluxPipelineOptions& options) {
-  const auto start = Clock::now();
+  const Stopwatch watch;
   const at::NoGradGuard no_grad;
   const auto counts = world.counter().counts();
   const auto folder = resolve_model(model, options.revision);
-  const auto index = ConfigFile::open(folder / "model_index.json");
-  check<ConfigError>(index.class_name() == "FluxPipeline", index.origin(), " is of a ", index.class_name(),
-                     ". There is only: FluxPipeline.");
-  auto state = std::unique_ptr<State>(
-      new State{&world,
-                folder,
-                options,
-                options.tokenizer ? *options.tokenizer : ClipTokenizer::from_pretrained(folder / "tokenizer"),
-                options.tokenizer_2 ? *options.tokenizer_2 : T5Tokenizer::from_pretrained(folder / "tokenizer_2"),
-                options.scheduler ? *options.scheduler
-                                  : FlowMatchEulerDiscreteScheduler(FlowMatchEulerConfig::from_file(
-                                        ConfigFile::open(folder / "scheduler" / "scheduler_config.json"))),
-                options.transformer,
-                options.vae,
-                options.text_encoder,
-                options.text_encoder_2,
-                {},
-                {},
-                0,
-                counts});
-  state->load_encoders();
-  state->load_core();
-  const auto& config = state->transformer->config();
-  check<ConfigError>(config.in_channels == 4 * state->vae->config().latent_channels, "the transformer takes ",
-                     config.in_channels, " channels a token, and the VAE has ", state->vae->config().latent_channels,
-                     " latent channels. Four times those must be the first.");
-  state->load_seconds = seconds_since(start);
+  check_class(folder);
+  if (const auto& config = options.parallel_config.config()) config->mesh(world.rank(), world.size());  // throws early
+  auto state = std::make_unique<State>(folder, options, world);
+  if (const auto& config = options.parallel_config.config()) {
+    flux::check_heads(state->transformer.model->config().num_attention_heads, *config);
+  }
+  state->load(options);
+  state->counts_before = counts;
+  state->load_seconds = watch.seconds();
   return FluxPipeline(std::move(state));
 }
 
@@ -186,150 +140,175 @@ FluxPipeline::~FluxPipeline() = default;
 FluxPipeline::FluxPipeline(FluxPipeline&& other) noexcept = default;
 FluxPipeline& FluxPipeline::operator=(FluxPipeline&& other) noexcept = default;
 
-FluxTransformer2DModel FluxPipeline::transformer() const { return state_->transformer; }
-AutoencoderKL FluxPipeline::vae() const { return state_->vae; }
+FluxTransformer2DModel FluxPipeline::transformer() const { return state_->transformer.model; }
+AutoencoderKL FluxPipeline::vae() const { return state_->vae.model; }
 const FlowMatchEulerDiscreteScheduler& FluxPipeline::scheduler() const { return state_->scheduler; }
-int64_t FluxPipeline::size_multiple() const { return 2 * state_->vae->config().scale_factor(); }
+int64_t FluxPipeline::size_multiple() const { return state_->size_multiple(); }
+void FluxPipeline::check_inputs(const FluxPipelineInputs& inputs) const { state_->check_inputs(inputs); }
 
-Size FluxPipeline::State::rounded_size(const FluxPipelineInputs& inputs) const {
-  const int64_t factor = vae->config().scale_factor(), multiple = 2 * factor;
-  const auto rounded = [&](std::optional<int64_t> pixels) {
-    return pixels.value_or(128 * factor) / multiple * multiple;
+flux::Workload FluxPipeline::State::workload(const FluxPipelineInputs& inputs) const {
+  const int64_t multiple = size_multiple();
+  const int64_t usual = kDefaultLatents * scale_factor();
+  const int64_t rows = inputs.height.value_or(usual) / multiple, columns = inputs.width.value_or(usual) / multiple;
+  check<UsageError>(rows > 0 && columns > 0, "the picture would be ", inputs.height.value_or(usual), "x",
+                    inputs.width.value_or(usual), " pixels. The least is ", multiple, "x", multiple, ".");
+  const auto share = context_share(network());
+  return {.pictures = flux::picture_count(inputs),
+          .height = rows * multiple,
+          .width = columns * multiple,
+          .image_tokens = rows * columns,
+          .text_tokens = inputs.prompt_embeds.defined() ? inputs.prompt_embeds.size(1) : inputs.max_sequence_length,
+          .context_ranks = share ? share->group.size() : 1,
+          .bytes_per_value = static_cast<int64_t>(c10::elementSize(dtype()))};
+}
+
+void FluxPipeline::State::check_tensors(const FluxPipelineInputs& inputs, const flux::Workload& work) const {
+  const auto check_shape = [](const char* name, const at::Tensor& tensor, const std::vector<int64_t>& shape) {
+    check<UsageError>(!tensor.defined() || tensor.sizes() == at::IntArrayRef(shape), name, " has shape ",
+                      tensor.defined() ? tensor.sizes().vec() : shape, ", and this call needs ", shape, ".");
   };
-  return {rounded(inputs.height), rounded(inputs.width)};
+  const auto& config = transformer.model->config();
+  check_shape("latents (packed)", inputs.latents, {work.pictures, work.image_tokens, config.in_channels});
+  const std::vector<int64_t> prompt_shape = {work.pictures, work.text_tokens, config.joint_attention_dim};
+  const std::vector<int64_t> pooled_shape = {work.pictures, config.pooled_projection_dim};
+  check_shape("prompt_embeds", inputs.prompt_embeds, prompt_shape);
+  check_shape("pooled_prompt_embeds", inputs.pooled_prompt_embeds, pooled_shape);
+  check_shape("negative_prompt_embeds", inputs.negative_prompt_embeds, prompt_shape);
+  check_shape("negative_pooled_prompt_embeds", inputs.negative_pooled_prompt_embeds, pooled_shape);
 }
 
 void FluxPipeline::State::check_inputs(const FluxPipelineInputs& inputs) const {
   flux::check_arguments(inputs);
-  const auto size = rounded_size(inputs);
-  const int64_t multiple = 2 * vae->config().scale_factor();
-  check<UsageError>(size.height > 0 && size.width > 0, "the picture would be ", inputs.height.value_or(size.height),
-                    "x", inputs.width.value_or(size.width), " pixels. The least is ", multiple, "x", multiple, ".");
-  const int64_t image_tokens = (size.height / multiple) * (size.width / multiple);
-  const int64_t text_tokens =
-      inputs.prompt_embeds.defined() ? inputs.prompt_embeds.size(1) : inputs.max_sequence_length;
-  check<UsageError>(!inputs.negative_prompt_embeds.defined() || inputs.negative_prompt_embeds.size(1) == text_tokens,
-                    "negative_prompt_embeds and the prompt have different numbers of tokens. Make them equal.");
-  if (inputs.latents.defined()) {
-    const int64_t channels = transformer->config().in_channels;
-    check<UsageError>(inputs.latents.sizes() == at::IntArrayRef({flux::picture_count(inputs), image_tokens, channels}),
-                      "latents have shape ", inputs.latents.sizes(), ". Give them packed: [",
-                      flux::picture_count(inputs), ", ", image_tokens, ", ", channels, "].");
-  }
-  auto& network = *transformer.ptr();
-  flux::check_lengths(network, image_tokens, text_tokens);
-  const auto share = context_share(network);
-  check_memory(transformer->config(), flux::picture_count(inputs), image_tokens, text_tokens, size,
-               share ? share->group.size() : 1);
+  const auto work = workload(inputs);
+  check_tensors(inputs, work);
+  flux::check_shares(network(), work.image_tokens, work.text_tokens);
+  flux::check_memory(flux::least_memory(work, transformer.model->config(), vae.model->config()), work, world);
 }
 
-void FluxPipeline::check_inputs(const FluxPipelineInputs& inputs) const { state_->check_inputs(inputs); }
-
-flux::Condition FluxPipeline::State::encode(const Prompts& prompt, const Prompts& prompt_2, size_t prompts,
-                                            const FluxPipelineInputs& inputs, FluxPipelineOutput* output) {
-  const bool warns = world->rank() == 0;
-  const auto clip_ids = tokenize(tokenizer, repeated(prompt, prompts), kClipLength, "CLIP", warns);
-  const auto t5_ids = tokenize(tokenizer_2, repeated(first_given(prompt_2, prompt), prompts),
-                               static_cast<int>(inputs.max_sequence_length), "T5", warns);
-  if (output) {
-    output->clip_token_ids = clip_ids;
-    output->t5_token_ids = t5_ids;
+void FluxPipeline::State::warn_of(const FluxPipelineInputs& inputs, const flux::Workload& work) const {
+  if (world.rank() != 0) return;
+  const int64_t height = inputs.height.value_or(work.height), width = inputs.width.value_or(work.width);
+  if (height != work.height || width != work.width) {
+    warn(text_of("height and width must be multiples of ", size_multiple(), ": ", height, "x", width,
+                 " is rounded down to ", work.height, "x", work.width, "."));
   }
-  load_encoders();
-  const auto device = world->device();
-  const int64_t copies = inputs.num_images_per_prompt;
-  return {text_encoder_2->forward(t5_ids.to(device)).repeat_interleave(copies, 0),
-          text_encoder->forward(clip_ids.to(device)).pooler_output.repeat_interleave(copies, 0)};
+  if (inputs.negative_prompt.given() && !flux::uses_true_cfg(inputs)) {
+    warn(text_of("the negative prompt has no effect: true_cfg_scale is ", inputs.true_cfg_scale,
+                 ", and works above 1."));
+  }
 }
 
-at::Tensor FluxPipeline::State::initial_latents(const FluxPipelineInputs& inputs, const Size& size,
-                                                at::ScalarType dtype, FluxPipelineOutput& output) {
-  at::Tensor latents;
-  if (inputs.latents.defined()) {
-    latents = inputs.latents.to(at::kCPU, dtype);
-  } else {
-    auto seeds = inputs.seed;
-    if (!seeds.given()) seeds = Seeds(world->from_rank_0(world->rank() == 0 ? random_seed() : 0));
-    output.seeds = seeds.values();
-    latents = flux::pack(flux::draw_noise(seeds, flux::picture_count(inputs), transformer->config().in_channels / 4,
-                                          latents_per_side(size.height), latents_per_side(size.width), dtype));
+// Tokens come before weights: a text that is not UTF-8 needs no loading to be refused.
+void FluxPipeline::State::encode(const FluxPipelineInputs& inputs, flux::Denoising& denoising,
+                                 FluxPipelineOutput& output) {
+  const bool negative_texts = flux::uses_true_cfg(inputs) && inputs.negative_prompt.given();
+  // Rows of prompt_embeds are pictures, and so are then those of the negative prompt.
+  const int64_t prompts = flux::prompt_count(inputs), copies = inputs.num_images_per_prompt;
+  const auto tokens_of = [&](const Prompts& prompt, const Prompts& prompt_2) {
+    return text.tokenize(flux::texts_for(prompt, {}, prompts), flux::texts_for(prompt_2, prompt, prompts),
+                         inputs.max_sequence_length);
+  };
+  Stopwatch watch;
+  flux::TokenIds ids, negative_ids;
+  if (inputs.prompt.given()) ids = tokens_of(inputs.prompt, inputs.prompt_2);
+  if (negative_texts) negative_ids = tokens_of(inputs.negative_prompt, inputs.negative_prompt_2);
+  output.seconds.encode = watch.seconds();
+  if (inputs.prompt.given() || negative_texts) {
+    watch = {};
+    text.load();
+    output.seconds.load = watch.seconds();
   }
-  output.latents_sha256 = flux::sha256(latents);
-  world->agree("the initial latents", output.latents_sha256);
-  return latents.to(world->device());
+
+  watch = {};
+  if (inputs.prompt.given()) denoising.condition = text.encode(ids, copies);
+  if (negative_texts) denoising.negative = text.encode(negative_ids, copies);
+  output.parameters = bytes;
+  output.parameters += text.bytes();
+  text.release();
+  output.clip_token_ids = ids.clip;
+  output.t5_token_ids = ids.t5;
+  output.seconds.encode += watch.seconds();
 }
 
-void FluxPipeline::State::decode(const at::Tensor& latents, const Size& size, FluxPipelineOutput& output) {
-  if (world->rank() != 0) return;
-  const auto unpacked = flux::unpack(latents, latents_per_side(size.height), latents_per_side(size.width));
-  const auto decoded = vae->decode(vae->unscaled(unpacked.to(vae->parameters().front().scalar_type())));
-  output.image = (decoded * 0.5 + 0.5).clamp(0, 1).to(at::kCPU, at::kFloat).contiguous();
+at::Tensor FluxPipeline::State::initial_latents(const FluxPipelineInputs& inputs, FluxPipelineOutput& output) {
+  if (inputs.latents.defined()) return inputs.latents.to(at::kCPU, dtype());
+  auto seeds = inputs.seed;
+  if (!seeds.given()) seeds = Seeds(world.from_rank_0(world.rank() == 0 ? random_seed() : 0));
+  output.seeds = seeds.values();
+  const int64_t channels = vae.model->config().latent_channels, factor = scale_factor();
+  return flux::pack(flux::draw_noise(seeds, flux::picture_count(inputs), channels, output.height / factor,
+                                     output.width / factor, dtype()));
+}
+
+void FluxPipeline::State::prepare(const FluxPipelineInputs& inputs, flux::Denoising& denoising,
+                                  FluxPipelineOutput& output) {
+  const Stopwatch watch;
+  world.agree("the pipeline's inputs", flux::description(inputs));
+  world.agree("the transformer", description(transformer.model->config(), dtype()));
+  const auto latents = initial_latents(inputs, output);
+  output.latents_sha256 = sha256(latents);
+  world.agree("the initial latents", output.latents_sha256);
+
+  const auto device = world.device();
+  if (inputs.prompt_embeds.defined()) denoising.condition = {inputs.prompt_embeds, inputs.pooled_prompt_embeds};
+  if (flux::uses_true_cfg(inputs) && inputs.negative_prompt_embeds.defined()) {
+    denoising.negative = {inputs.negative_prompt_embeds, inputs.negative_pooled_prompt_embeds};
+  }
+  denoising.condition = denoising.condition.to(device, dtype());
+  denoising.negative = denoising.negative.to(device, dtype());
+  denoising.latents = latents.to(device);
+  const int64_t multiple = size_multiple();
+  denoising.img_ids = flux::image_ids(output.height / multiple, output.width / multiple, dtype()).to(device);
+  const auto& embeds = denoising.condition.prompt_embeds;
+  denoising.txt_ids = at::zeros({embeds.size(1), kIdAxes}, embeds.options());
+  scheduler.set_timesteps(flux::step_count(inputs), {.image_seq_len = latents.size(1), .sigmas = inputs.sigmas});
+  output.num_inference_steps = scheduler.timesteps().size(0);
+  output.seconds.prepare = watch.seconds();
+}
+
+// One picture at a time: the decoder's planes are the largest tensors of the whole call.
+void FluxPipeline::State::decode(const at::Tensor& latents, FluxPipelineOutput& output) {
+  const Stopwatch watch;
+  const auto unpacked = flux::unpack(latents, output.height / scale_factor(), output.width / scale_factor());
+  const auto wanted = vae.model->parameters().front().scalar_type();
+  std::vector<at::Tensor> pictures;
+  for (const auto& one : unpacked.split(1)) {
+    const auto decoded = vae.model->decode(vae.model->unscaled(one).to(wanted));  // about -1..1
+    pictures.push_back((decoded * 0.5 + 0.5).clamp(0, 1).to(at::kCPU, at::kFloat));
+  }
+  output.image = at::cat(pictures);
   for (const auto& picture : output.image.unbind(0)) output.images.push_back(Image::from_tensor(picture));
+  output.seconds.decode = watch.seconds();
 }
 
 FluxPipelineOutput FluxPipeline::generate(const FluxPipelineInputs& inputs, const GenerateOptions& options) {
   const at::NoGradGuard no_grad;
   auto& state = *state_;
   state.check_inputs(inputs);
-  const auto size = state.rounded_size(inputs);
+  const auto work = state.workload(inputs);
+  state.warn_of(inputs, work);
+
   FluxPipelineOutput output;
-  output.height = size.height;
-  output.width = size.width;
-  if (state.world->rank() == 0 &&
-      (inputs.height.value_or(size.height) != size.height || inputs.width.value_or(size.width) != size.width)) {
-    warn(text_of("the size ", inputs.height.value_or(size.height), "x", inputs.width.value_or(size.width),
-                 " is rounded down to ", size.height, "x", size.width, ", multiples of ", size_multiple(), "."));
-  }
+  output.height = work.height;
+  output.width = work.width;
+  flux::Denoising denoising{.transformer = state.transformer.model,
+                            .scheduler = &state.scheduler,
+                            .true_cfg_scale = inputs.true_cfg_scale,
+                            .guidance_scale = inputs.guidance_scale,
+                            .callback_on_step_end = inputs.callback_on_step_end,
+                            .keep_latents = options.keep_latents,
+                            .keep_transformer_inputs = options.keep_transformer_inputs};
+  state.encode(inputs, denoising, output);
+  state.prepare(inputs, denoising, output);
+  const Stopwatch watch;
+  const auto latents = flux::denoise(denoising, state.world, output);
+  output.seconds.denoise = watch.seconds();
+  if (state.world.rank() == 0 && !options.skip_decode) state.decode(latents, output);
 
-  auto start = Clock::now();
-  flux::Denoising work;
-  const auto prompts = inputs.prompt.texts().size();
-  if (inputs.prompt_embeds.defined()) {
-    work.condition = {inputs.prompt_embeds, inputs.pooled_prompt_embeds};
-  } else {
-    work.condition = state.encode(inputs.prompt, inputs.prompt_2, prompts, inputs, &output);
-  }
-  if (flux::uses_true_cfg(inputs)) {
-    work.negative = inputs.negative_prompt_embeds.defined()
-                        ? flux::Condition{inputs.negative_prompt_embeds, inputs.negative_pooled_prompt_embeds}
-                        : state.encode(inputs.negative_prompt, inputs.negative_prompt_2, std::max<size_t>(prompts, 1),
-                                       inputs, nullptr);
-  }
-  output.parameters = state.core_bytes;
-  output.parameters += state.encoder_bytes;
-  state.free_encoders();
-  output.seconds.load = std::exchange(state.load_seconds, 0);
-  output.seconds.encode = seconds_since(start);
-
-  start = Clock::now();
-  const auto dtype = work.condition.prompt_embeds.scalar_type();
-  work.transformer = state.transformer;
-  work.latents = state.initial_latents(inputs, size, dtype, output);
-  const int64_t multiple = size_multiple();
-  const auto device = state.world->device();
-  work.img_ids = flux::image_ids(size.height / multiple, size.width / multiple, dtype).to(device);
-  work.txt_ids = at::zeros({work.condition.prompt_embeds.size(1), 3}, work.condition.prompt_embeds.options());
-  state.scheduler.set_timesteps(inputs.num_inference_steps,
-                                {.image_seq_len = work.latents.size(1), .sigmas = inputs.sigmas});
-  work.scheduler = &state.scheduler;
-  work.true_cfg_scale = inputs.true_cfg_scale;
-  work.guidance_scale = inputs.guidance_scale;
-  work.callback_on_step_end = inputs.callback_on_step_end;
-  work.keep_latents = options.keep_latents;
-  work.keep_transformer_inputs = options.keep_transformer_inputs;
-  output.num_inference_steps = state.scheduler.timesteps().size(0);
-  output.seconds.prepare = seconds_since(start);
-
-  start = Clock::now();
-  const auto latents = flux::denoise(work, *state.world, output);
-  output.seconds.denoise = seconds_since(start);
-
-  start = Clock::now();
-  if (!options.skip_decode) state.decode(latents, size, output);
-  output.seconds.decode = seconds_since(start);
-  output.peak_remote_kv_bytes = peak_remote_kv_bytes(*state.transformer);
-  output.communication_total = difference(state.world->counter().counts(), state.counts_before);
-  state.counts_before = state.world->counter().counts();
+  output.seconds.load += std::exchange(state.load_seconds, 0);
+  output.peak_remote_kv_bytes = peak_remote_kv_bytes(*state.transformer.model);
+  const auto counts = state.world.counter().counts();
+  output.communication_total = difference(counts, std::exchange(state.counts_before, counts));
   return output;
 }
 

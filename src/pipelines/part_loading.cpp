@@ -30,8 +30,12 @@ void fill_part(Model& model, const Checkpoint& checkpoint, LoadOptions options, 
 
 ParameterBytes parameter_bytes(const torch::nn::Module& model, const Checkpoint* checkpoint) {
   std::set<const void*> mapped;
-  if (checkpoint) {
-    for (const auto& name : checkpoint->names()) mapped.insert(checkpoint->tensor(name).const_data_ptr());
+  if (checkpoint && model.parameters().front().is_cpu()) {
+    for (const auto& name : checkpoint->names()) {
+      const auto copied = checkpoint->bytes_copied();
+      const auto* data = checkpoint->tensor(name).const_data_ptr();
+      if (checkpoint->bytes_copied() == copied) mapped.insert(data);  // else it was not aligned and had to move
+    }
   }
   ParameterBytes bytes;
   for (const auto& parameter : model.parameters()) {

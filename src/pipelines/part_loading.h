@@ -15,6 +15,9 @@
 
 namespace pardiff {
 
+/// Parameters have a shape and no memory until the files fill them.
+inline constexpr nn::ParameterOptions kPlaceholders{.allocate = false};
+
 /// One part of a model folder, opened and checked but not yet read.
 struct PartFiles {
   ConfigFile config;
@@ -32,6 +35,20 @@ void fill_part(Model& model, const Checkpoint& checkpoint, LoadOptions options, 
 /// The bytes of a model's parameters; those that lie in the checkpoint's mapping are not private.
 ParameterBytes parameter_bytes(const torch::nn::Module& model, const Checkpoint* checkpoint);
 
-inline constexpr nn::ParameterOptions kPlaceholders{.allocate = false};
+/// A model that was made from its config and has no weights yet, or one that the caller brought along.
+template <typename Holder>
+struct OpenedPart {
+  Holder model{nullptr};
+  std::optional<Checkpoint> checkpoint{};  // none: the caller's
+
+  void fill(std::optional<at::ScalarType> dtype, World& world, const std::optional<ParallelConfig>& parallel = {}) {
+    if (checkpoint) {
+      fill_part(*model, *checkpoint, model->load_options(dtype), world, parallel);
+    } else if (parallel) {
+      model->enable_parallelism(*parallel, world);
+    }
+  }
+  ParameterBytes bytes() const { return parameter_bytes(*model, checkpoint ? &*checkpoint : nullptr); }
+};
 
 }  // namespace pardiff

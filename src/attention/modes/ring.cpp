@@ -137,6 +137,9 @@ class Merged {
 
   void add(KernelOutput part) {
     const auto dtype = accumulator_dtype(call_, query_.scalar_type());
+    lse_dtype_ = part.lse.scalar_type();
+    if (call_.ring.size() > 1)
+      part.lse = part.lse.to(at::kDouble);  // one number a row: cheap, and it scales whole rows
     if (!sum_.out.defined()) {
       sum_ = std::move(part);
       if (call_.ring.size() > 1) sum_.out = sum_.out.to(dtype);
@@ -148,7 +151,7 @@ class Merged {
   }
 
   KernelOutput result() const {
-    if (sum_.out.defined()) return {sum_.out.to(query_.scalar_type()), sum_.lse};
+    if (sum_.out.defined()) return {sum_.out.to(query_.scalar_type()), sum_.lse.to(lse_dtype_)};
     const auto dtype = at::promote_types(query_.scalar_type(), at::kFloat);
     const auto sizes = query_.sizes();
     return {at::zeros(sizes, query_.options()), at::full(sizes.slice(0, 3), kNoKey, query_.options().dtype(dtype))};
@@ -163,6 +166,7 @@ class Merged {
   const Call& call_;
   at::Tensor query_;
   KernelOutput sum_;
+  at::ScalarType lse_dtype_ = at::kFloat;
 };
 
 bool has_work(const at::Tensor& query, const at::Tensor& key) { return query.numel() > 0 && key.numel() > 0; }
