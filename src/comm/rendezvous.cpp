@@ -60,7 +60,8 @@ class TcpRendezvous : public Rendezvous {
     return value;
   }
 
-  std::shared_ptr<GroupBackend> make_group(const std::string& name, int rank, int size, at::DeviceType device) override {
+  std::shared_ptr<GroupBackend> make_group(const std::string& name, int rank, int size,
+                                           at::DeviceType device) override {
     std::shared_ptr<GroupBackend> group;
     guarded(name, [&] {
       const auto store = c10::make_intrusive<c10d::PrefixStore>(name, store_);
@@ -119,15 +120,28 @@ bool came_true_within(std::chrono::milliseconds limit, const Condition& conditio
 
 }  // namespace
 
+namespace {
+
+// Another rank has claimed the report; leaving before it is printed could end that rank too early.
+void wait_for_report(Rendezvous& rendezvous) {
+  try {
+    came_true_within(std::chrono::seconds(1), [&] { return rendezvous.has(kReported); });
+  } catch (const std::exception&) {
+    // It has been printed, and whoever serves the rendezvous has left.
+  }
+}
+
+}  // namespace
+
 bool claim_failure(Rendezvous& rendezvous, bool is_consequence) {
   try {
     if (is_consequence) came_true_within(std::chrono::seconds(2), [&] { return rendezvous.has(kFailed); });
     if (rendezvous.count(kFailed, 1) == 1) return true;
-    came_true_within(std::chrono::seconds(1), [&] { return rendezvous.has(kReported); });
-    return false;
   } catch (const std::exception&) {
     return !is_consequence;  // the rendezvous itself is gone
   }
+  wait_for_report(rendezvous);
+  return false;
 }
 
 void confirm_report(Rendezvous& rendezvous, int exit_code) {

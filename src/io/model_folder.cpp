@@ -94,7 +94,7 @@ fs::path resolve_model(const std::string& folder_or_repo_id, const std::string& 
   fail<CheckpointError>("cannot open the model ", name, ": ", what, in_quotes(revision),
                         " is not in the local Hugging Face cache (looked for ", snapshot.string(), "; cache chosen by ",
                         cache.chosen_by, "). Fetch it first: huggingface-cli download ", folder_or_repo_id,
-                        revision == "main" ? "" : " --revision " + revision);
+                        revision == "main" ? "" : " --revision " + revision, ".");
 }
 
 }  // namespace pardiff

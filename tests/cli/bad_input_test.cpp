@@ -111,7 +111,7 @@ const std::vector<BadInput> kBadFlags = {
     {"HeadsDoNotDivide",
      {"--ulysses-degree", "3", "--width", "96", "--max-sequence-length", "18"},
      1,
-     {"4 heads", "ulysses_anything"}},
+     {"4 attention heads", "ulysses_anything"}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Flags, BadFlag, ::testing::ValuesIn(kBadFlags),
