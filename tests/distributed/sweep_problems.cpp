@@ -71,20 +71,24 @@ std::vector<SolvedProblem> solve_all(const std::vector<AttentionProblem>& proble
   return solved;
 }
 
-std::vector<std::string> sweep(World& world, const std::vector<SolvedProblem>& problems,
-                               const std::function<bool(size_t problem, size_t way)>& takes, size_t& cases) {
+std::vector<std::string> sweep(World& world, const std::vector<SolvedProblem>& problems, const Takes& takes,
+                               size_t& cases) {
   at::set_num_threads(1);
-  const auto ways = attention_ways(world.size());
+  const auto all_ways = attention_ways(world.size());
   std::vector<std::string> failures;
   cases = 0;
   for (size_t p = 0; p < problems.size(); ++p) {
     const auto& problem = problems[p].problem;
+    std::vector<const AttentionWay*> ways;
+    for (const auto& way : all_ways) {
+      if (way.accepts(problem)) ways.push_back(&way);
+    }
     for (size_t w = 0; w < ways.size(); ++w) {
-      if (!ways[w].accepts(problem) || !takes(p, w)) continue;
+      if (!takes(p, w, ways.size())) continue;
       ++cases;
-      const auto what = [&] { return text_of(problem.to_string(), "; ", ways[w].to_string()); };
+      const auto what = [&] { return text_of(problem.to_string(), "; ", ways[w]->to_string()); };
       try {
-        const double error = attention_error(problems[p], ways[w], world);
+        const double error = attention_error(problems[p], *ways[w], world);
         if (!(error <= tolerance_of(problem.dtype)) && failures.size() < kMostFailures) {
           failures.push_back(text_of("rank ", world.rank(), ": error ", error, " for ", what()));
         }

@@ -18,10 +18,13 @@ std::vector<AttentionProblem> edge_problems();
 /// `count` different problems out of all, always the same ones.
 std::vector<AttentionProblem> sampled_problems(int count, uint64_t seed);
 
-/// Runs every problem in every accepted way on the ranks of `world`; returns the failures, each in words.
-/// `takes` may leave out ways (number of the problem, number of the way). Collective.
-std::vector<std::string> sweep(World& world, const std::vector<SolvedProblem>& problems,
-                               const std::function<bool(size_t problem, size_t way)>& takes, size_t& cases);
+/// Chooses among the ways that accept a problem: number of the problem, number of the way, how many there are.
+using Takes = std::function<bool(size_t problem, size_t way, size_t ways)>;
+
+/// Runs every problem in the ways that accept it and that `takes` wants, on the ranks of `world`; returns the failures,
+/// each in words. Collective.
+std::vector<std::string> sweep(World& world, const std::vector<SolvedProblem>& problems, const Takes& takes,
+                               size_t& cases);
 
 std::vector<SolvedProblem> solve_all(const std::vector<AttentionProblem>& problems);
 

@@ -16,7 +16,9 @@ class C10dGroup : public GroupBackend {
   C10dGroup(std::string transport, c10::intrusive_ptr<c10d::Backend> backend)
       : GroupBackend(backend->getRank(), backend->getSize()),
         transport_(std::move(transport)),
-        backend_(std::move(backend)) {}
+        backend_(std::move(backend)),
+        sent_(size(), 0),
+        expected_(size(), 0) {}
 
   std::string transport() const override { return transport_; }
 
@@ -117,10 +119,11 @@ class C10dGroup : public GroupBackend {
                     ". Another rank is gone or late.");
   }
 
-  // Point-to-point transfers that start together. Tags keep successive exchanges of one pair apart.
+  // Point-to-point transfers that start together. Tags count the transfers of each pair, because a rank that has
+  // nothing to send or receive does not take part.
   Pending exchange(const char* operation, const std::vector<std::pair<at::Tensor, int>>& sends,
                    const std::vector<std::pair<at::Tensor, int>>& receives) {
-    const int tag = next_tag_++;
+    if (sends.empty() && receives.empty()) return {};
     std::vector<Work> works;
     std::vector<at::Tensor> held;
     const bool coalesce = backend_->supportsCoalescing();
@@ -128,12 +131,12 @@ class C10dGroup : public GroupBackend {
       if (coalesce) backend_->startCoalescing();
       for (const auto& [tensor, from] : receives) {
         std::vector<at::Tensor> one = {tensor};
-        works.push_back(backend_->recv(one, from, tag));
+        works.push_back(backend_->recv(one, from, expected_[from]++));
         held.push_back(tensor);
       }
       for (const auto& [tensor, to] : sends) {
         std::vector<at::Tensor> one = {tensor};
-        works.push_back(backend_->send(one, to, tag));
+        works.push_back(backend_->send(one, to, sent_[to]++));
         held.push_back(tensor);
       }
       if (coalesce) works = {backend_->endCoalescing()};
@@ -159,7 +162,7 @@ class C10dGroup : public GroupBackend {
 
   std::string transport_;
   c10::intrusive_ptr<c10d::Backend> backend_;
-  int next_tag_ = 0;
+  std::vector<int> sent_, expected_;  // [peer] -> transfers so far
 };
 
 }  // namespace

@@ -1,0 +1,21 @@
+#pragma once
+#include <pardiff/comm/world.h>
+
+#include <functional>
+#include <map>
+#include <string>
+
+namespace pardiff::testing {
+
+/// Work for ranks that are processes, by name.
+using RankPrograms = std::map<std::string, std::function<void(World&)>>;
+
+/// For a test program's main: runs as one rank if this process was started by `expect_ranks_succeed`, else runs the
+/// tests. Returns the exit code.
+int run_tests_or_rank(int argc, char** argv, const RankPrograms& programs, const WorldOptions& options);
+
+/// Starts this test program as `ranks` processes that run `program`, and expects them all to end well. The reason why
+/// not is what the ranks have printed.
+void expect_ranks_succeed(int ranks, const std::string& program);
+
+}  // namespace pardiff::testing
