@@ -1,3 +1,4 @@
+#include <c10/util/Logging.h>
 #include <pardiff/comm/world.h>
 #include <pardiff/core/check.h>
 #include <pardiff/core/log.h>
@@ -59,6 +60,12 @@ void report(comm::Rendezvous* rendezvous, const LaunchEnv& env, const std::excep
   if (serves) comm::wait_for_claims(*rendezvous, env.world_size);
 }
 
+// c10d warns of every lost connection with a backtrace of its own; our one message says what happened.
+void quieten_c10d() {
+  constexpr int kErrorsOnly = 2;
+  if (log_level() < LogLevel::kDebug) FLAGS_caffe2_log_level = kErrorsOnly;
+}
+
 // Other ranks may wait for this one in an operation that its destructors would wait for in turn: leave without them.
 [[noreturn]] void leave(int code) {
   std::cout.flush();
@@ -70,6 +77,7 @@ void report(comm::Rendezvous* rendezvous, const LaunchEnv& env, const std::excep
 
 int run(const std::function<void(World&)>& work, const WorldOptions& options) {
   follow_parent();
+  quieten_c10d();
   LaunchEnv env;
   std::shared_ptr<comm::Rendezvous> rendezvous;
   std::unique_ptr<World> world;
@@ -92,6 +100,7 @@ int run(const std::function<void(World&)>& work, const WorldOptions& options) {
 }
 
 int report_failure(const std::exception& error) {
+  quieten_c10d();
   LaunchEnv env;
   std::shared_ptr<comm::Rendezvous> rendezvous;
   try {
