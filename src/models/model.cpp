@@ -27,6 +27,9 @@ void Model::enable_parallelism(const ParallelConfig& config, World& world, bool 
   check<ConfigError>(!is_parallel(), "parallelism is already applied to this ", class_name(),
                      ". Call disable_parallelism first.");
   const auto mesh = config.mesh(world.rank(), world.size());
+  check<ConfigError>(config.cfg_degree * config.dp_degree * config.fsdp_degree == 1 && config.shard_weights_over.empty(),
+                     "cfg_degree, dp_degree, fsdp_degree and shard_weights_over are not implemented yet. Leave them at "
+                     "their defaults and use context or tensor parallelism.");
   if (config.tensor_parallel_config) {
     check<ConfigError>(!tensor_parallel_plan().empty(), class_name(), " has no tensor-parallel plan.");
     check_heads(*this, mesh.size("tp"));
