@@ -58,7 +58,8 @@ void Progress::step_done(int64_t done, int64_t steps) {
   }
   if (on_terminal_) {
     draw_bar(done, steps, timing);
-  } else if (done % std::max<int64_t>(1, (steps + kMostPlainLines - 1) / kMostPlainLines) == 0 || done == steps) {
+  } else if (done == 1 || done == steps ||
+             done % std::max<int64_t>(1, (steps + kMostPlainLines - 1) / kMostPlainLines) == 0) {
     write_to_stderr(text_of("pardiff: step ", done, " of ", steps, timing, "\n"));
   }
 }

@@ -97,7 +97,10 @@ void expect_close(const std::vector<uint8_t>& actual, const std::vector<uint8_t>
   EXPECT_LE(furthest, 1);
 }
 
-bool has_torchrun() { return fs::exists(PARDIFF_TORCHRUN) && run_child({PARDIFF_TORCHRUN, "--help"}).exit_code == 0; }
+bool has_torchrun() {
+  static const bool works = fs::exists(PARDIFF_TORCHRUN) && run_child({PARDIFF_TORCHRUN, "--help"}).exit_code == 0;
+  return works;
+}
 
 TEST(Torchrun, StartsRanksThatMakeThePicture) {
   if (!has_torchrun()) GTEST_SKIP() << "the slim torch wheel has no working torchrun";
