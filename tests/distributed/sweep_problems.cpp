@@ -88,7 +88,7 @@ std::vector<std::string> sweep(World& world, const std::vector<SolvedProblem>& p
       ++cases;
       const auto what = [&] { return text_of(problem.to_string(), "; ", ways[w]->to_string()); };
       try {
-        const double error = attention_error(problems[p], *ways[w], world);
+        const double error = attention_errors(problems[p], *ways[w], world).largest();
         if (!(error <= tolerance_of(problem.dtype)) && failures.size() < kMostFailures) {
           failures.push_back(text_of("rank ", world.rank(), ": error ", error, " for ", what()));
         }

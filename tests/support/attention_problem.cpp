@@ -172,14 +172,15 @@ AttentionAnswer answer(const SolvedProblem& solved, const AttentionWay& way, Wor
   return {out.detach(), query.grad(), key.grad(), value.grad()};
 }
 
-double attention_error(const SolvedProblem& solved, const AttentionWay& way, World& world) {
+AttentionErrors attention_errors(const SolvedProblem& solved, const AttentionWay& way, World& world) {
   const auto got = answer(solved, way, world);
   const auto error = [&](const at::Tensor& actual, const at::Tensor& whole) {
     if (!actual.defined() || actual.scalar_type() != solved.problem.dtype) return 1e300;
     return scaled_error(actual, joint_share(whole, solved.problem, way.ranks(), world.rank()), whole);
   };
-  return std::max({error(got.out, solved.out), error(got.grad_query, solved.grad_query),
-                   error(got.grad_key, solved.grad_key), error(got.grad_value, solved.grad_value)});
+  return {error(got.out, solved.out),
+          std::max({error(got.grad_query, solved.grad_query), error(got.grad_key, solved.grad_key),
+                    error(got.grad_value, solved.grad_value)})};
 }
 
 double tolerance_of(at::ScalarType dtype) { return dtype == at::kDouble ? 1e-12 : 1e-5; }

@@ -3,6 +3,7 @@
 #include <pardiff/attention/attention.h>
 #include <pardiff/comm/world.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -63,9 +64,14 @@ struct AttentionAnswer {
 };
 /// Runs forward and backward on this rank. Collective.
 AttentionAnswer answer(const SolvedProblem& solved, const AttentionWay& way, World& world);
-/// Runs it and compares with the yardstick: the largest error of out, dQ, dK, dV, relative to the largest expected
-/// value (0.1 at least, for gradients that are zero in exact arithmetic). Collective.
-double attention_error(const SolvedProblem& solved, const AttentionWay& way, World& world);
+/// Errors against the yardstick, relative to the largest expected value (0.1 at least, for gradients that are zero in
+/// exact arithmetic).
+struct AttentionErrors {
+  double out = 0, gradients = 0;
+  double largest() const { return std::max(out, gradients); }
+};
+/// Runs it and compares this rank's part. Collective.
+AttentionErrors attention_errors(const SolvedProblem& solved, const AttentionWay& way, World& world);
 
 /// 1e-12 for float64, 1e-5 for float32.
 double tolerance_of(at::ScalarType dtype);

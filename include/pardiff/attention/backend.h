@@ -14,11 +14,14 @@ struct KernelInputs {
   at::Tensor mask;         // undefined, or additive [B|1, H|1, Sq|1, Skv] in query's dtype
   bool is_causal = false;  // only with Sq == Skv and no mask
   double scale = 1.0;
+  /// The result is merged with others: where the kernel can, `out` comes in at least float32 instead of being rounded
+  /// to query's dtype.
+  bool is_part = false;
 };
 
 /// What a kernel returns.
 struct KernelOutput {
-  at::Tensor out;  // [B, Sq, H, D]; a row without any key is zero
+  at::Tensor out;  // [B, Sq, H, D] in query's dtype (see is_part); a row without any key is zero
   at::Tensor lse;  // [B, Sq, H], natural log, float32 (float64 for float64); -inf for a row without any key
 };
 

@@ -18,7 +18,8 @@ class MathAttention : public AttentionBackend {
     const auto scores = masked_scores(inputs);                // [B, H, Sq, Skv]
     const auto lse = scores.logsumexp(-1, /*keepdim=*/true);  // [B, H, Sq, 1]
     const auto out = probabilities(scores, lse).matmul(wide(inputs.value));
-    return {out.transpose(1, 2).to(inputs.query.scalar_type()), lse.squeeze(-1).transpose(1, 2)};
+    const auto dtype = inputs.is_part ? out.scalar_type() : inputs.query.scalar_type();
+    return {out.transpose(1, 2).to(dtype), lse.squeeze(-1).transpose(1, 2)};
   }
 
   KernelGradients backward(const at::Tensor& grad_out, const KernelInputs& inputs,

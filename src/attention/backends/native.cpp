@@ -20,7 +20,8 @@ class NativeAttention : public AttentionBackend {
     return "";
   }
 
-  KernelOutput forward(const KernelInputs& inputs) const override {
+  KernelOutput forward(const KernelInputs& given) const override {
+    const auto inputs = given.is_part ? widened(given) : given;
     const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
         heads_first(inputs.query), heads_first(inputs.key), heads_first(inputs.value), /*dropout_p=*/0.0,
         inputs.is_causal, mask_of(inputs), inputs.scale);
@@ -39,6 +40,15 @@ class NativeAttention : public AttentionBackend {
   }
 
  private:
+  // The kernel rounds its result to the dtype of its inputs, so a part that shall not be rounded needs wide inputs.
+  static KernelInputs widened(KernelInputs inputs) {
+    const auto dtype = at::promote_types(inputs.query.scalar_type(), at::kFloat);
+    for (auto* tensor : {&inputs.query, &inputs.key, &inputs.value, &inputs.mask}) {
+      if (tensor->defined()) *tensor = tensor->to(dtype);
+    }
+    return inputs;
+  }
+
   static std::optional<at::Tensor> mask_of(const KernelInputs& inputs) {
     return inputs.mask.defined() ? std::optional<at::Tensor>(inputs.mask) : std::nullopt;
   }

@@ -125,6 +125,7 @@ KernelInputs kernel_inputs(const Call& call, const MaskView& masks, int block, c
                            const KeyValue& key_value) {
   KernelInputs inputs{
       query, for_query_heads(call, key_value.key), for_query_heads(call, key_value.value), {}, false, call.scale};
+  inputs.is_part = call.ring.size() > 1 && call.convert_to_fp32;
   inputs.is_causal = masks.is_plain_causal(block);
   if (!inputs.is_causal) inputs.mask = masks.additive(block);
   return inputs;
