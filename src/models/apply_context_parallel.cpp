@@ -3,6 +3,7 @@
 #include <pardiff/models/apply.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "models/module_tree.h"
@@ -29,6 +30,8 @@ void check_module_plan(const std::string& path, const ModulePlan& plan, const st
   const std::string what = path.empty() ? "the root" : "module '" + path + "'";
   check<ConfigError>(!plan.inputs().empty() || !plan.outputs().empty(), "the plan of ", what, " is empty.");
   for (const auto& [key, inputs] : plan.inputs()) {
+    check<ConfigError>(key.is_index() || !key.name().empty(), "the plan of ", what,
+                       " names an output by a negative index, or an argument without a name.");
     for (const auto& spec : inputs.specs()) {
       check<ConfigError>(spec.split_output == key.is_index(), "the plan of ", what,
                          key.is_index() ? " names an output by index without split_output."
@@ -44,11 +47,15 @@ void check_module_plan(const std::string& path, const ModulePlan& plan, const st
 std::vector<PlannedModule> resolve(torch::nn::Module& root, const ContextParallelPlan& plan) {
   check<ConfigError>(!plan.empty(), "the context-parallel plan is empty: nothing would be split.");
   std::vector<PlannedModule> planned;
+  std::map<const nn::EdgeOwner*, std::string> keys;  // that already plan an edge
   for (const auto& [key, module_plan] : plan) {
     for (const auto& [path, module] : find_modules(root, key)) {
       auto* owner = edge_owner(*module);
       check<ConfigError>(owner, "plan key '", key, "': module '", path.empty() ? module->name() : path,
                          "' has no Boundary, where a plan could split or gather. Register one in it.");
+      const auto [first, is_new] = keys.emplace(owner, key);
+      check<ConfigError>(is_new, "the plan treats '", path, "' twice, by its keys '", first->second, "' and '", key,
+                         "'. Put what happens there under one key.");
       check_module_plan(path, module_plan, owner->argument_names());
       planned.push_back({path, &owner->edge(), &module_plan});
     }
@@ -70,13 +77,16 @@ void check_attentions(torch::nn::Module& root, const AttentionMode& mode, at::De
   }
 }
 
-std::string first_split_input(const std::vector<PlannedModule>& planned) {
+// What a gather follows unless told otherwise: the first input that is split, or else the first output.
+std::string first_split(const std::vector<PlannedModule>& planned) {
+  std::string output;
   for (const auto& [path, edge, plan] : planned) {
     for (const auto& [key, inputs] : plan->inputs()) {
       if (!key.is_index()) return path + "." + key.name() + (inputs.is_list() ? ".0" : "");
+      if (output.empty()) output = text_of(path, ".", key.index());
     }
   }
-  return "";
+  return output;
 }
 
 std::string description(const ContextParallelConfig& config, const Mesh& mesh) {
@@ -127,7 +137,7 @@ void apply_context_parallel(torch::nn::Module& module, const ContextParallelConf
   share->group = world.group_of(context_ranks(mesh));
   share->length_any = mode.any_length;
   share->lifting_flag = mode.ring ? "ring_anything" : "ulysses_anything";
-  share->first_input = first_split_input(planned);
+  share->first_input = first_split(planned);
   const auto sharing = make_sharing(config, world, mesh);
 
   for_each_module(module, [&](const FoundModule& found) {

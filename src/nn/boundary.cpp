@@ -119,6 +119,8 @@ std::vector<at::Tensor> PlannedEdge::leave(const std::vector<at::Tensor>& tensor
   if (outputs_.empty()) return left;
   check<ShapeError>(outputs_.size() == left.size(), "the plan gathers ", outputs_.size(), " outputs of module '", path_,
                     "', which has ", left.size(), ". Give one ContextParallelOutput per output.");
+  for (size_t i = 0; i < left.size(); ++i)
+    layout_to_gather(outputs_[i], left[i]);  // all checks before the first gather
   for (size_t i = 0; i < left.size(); ++i) left[i] = gather(outputs_[i], left[i]);
   return left;
 }
@@ -151,8 +153,8 @@ at::Tensor PlannedEdge::split(const std::string& key, const ContextParallelInput
   return tensor.narrow(dim, span.start, span.length);
 }
 
-at::Tensor PlannedEdge::gather(const ContextParallelOutput& rule, const at::Tensor& tensor) {
-  const std::string what = text_of("output of module '", path_, "'");
+const SequenceLayout& PlannedEdge::layout_to_gather(const ContextParallelOutput& rule, const at::Tensor& tensor) const {
+  const std::string what = path_.empty() ? "output of the root" : text_of("output of module '", path_, "'");
   check_dims(what, rule.expected_dims, tensor);
   const int dim = wrapped_dim(what, rule.gather_dim, tensor);
   const auto key = rule.like.empty() ? share_->first_input : rule.like;
@@ -164,7 +166,12 @@ at::Tensor PlannedEdge::gather(const ContextParallelOutput& rule, const at::Tens
   check<ShapeError>(tensor.size(dim) == expected, what, " has ", tensor.size(dim), " tokens along dimension ", dim,
                     " on context rank ", share_->group.rank(), ", and '", key, "' has ", expected,
                     ". Name the input it follows in ContextParallelOutput::like.");
-  return Gather::apply(tensor, GatherRule{share_->group, found->second, dim});
+  return found->second;
+}
+
+at::Tensor PlannedEdge::gather(const ContextParallelOutput& rule, const at::Tensor& tensor) {
+  const int dim = wrapped_dim("output", rule.gather_dim, tensor);
+  return Gather::apply(tensor, GatherRule{share_->group, layout_to_gather(rule, tensor), dim});
 }
 
 }  // namespace pardiff::nn

@@ -20,7 +20,7 @@ struct ContextShare {
   bool length_any = false;                        // an anything flag lifts the rule that lengths divide
   std::string lifting_flag;                       // the flag that would lift it, for the message
   std::map<std::string, SequenceLayout> layouts;  // "module.argument" -> shares in this call
-  std::string first_input;  // key of the plan's first split input: what a gather follows unless told otherwise
+  std::string first_input;  // key of the plan's first split tensor: what a gather follows unless told otherwise
   bool keep_split = false;  // while a KeepSplit lives: tensors pass, `layout` answers from `kept`
   std::map<std::string, SequenceLayout> kept;  // argument -> shares
 };
@@ -48,6 +48,7 @@ class PlannedEdge {
 
  private:
   at::Tensor split(const std::string& key, const ContextParallelInput& rule, const at::Tensor& tensor);
+  const SequenceLayout& layout_to_gather(const ContextParallelOutput& rule, const at::Tensor& tensor) const;
   at::Tensor gather(const ContextParallelOutput& rule, const at::Tensor& tensor);
 
   std::string path_;

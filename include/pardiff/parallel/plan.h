@@ -20,7 +20,8 @@ struct ContextParallelInput {
 struct ContextParallelOutput {
   int gather_dim = 0;
   int expected_dims = 0;  // 0: any number of dimensions
-  /// The input whose shares the output has. Empty: the first input that the plan splits.
+  /// The input whose shares the output has ("module.argument", or the index of a split output). Empty: the first that
+  /// the plan splits.
   std::string like = {};
 };
 
