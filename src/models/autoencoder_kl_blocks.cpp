@@ -20,8 +20,9 @@ nn::Linear linear(int64_t channels, const nn::ParameterOptions& parameters) {
   return nn::Linear(channels, channels, nn::LinearOptions{.parameters = parameters});
 }
 
-// The memory order that everything below keeps once its input has it. Channels last suits the CPU's convolutions: they
-// are 1.2 to 2.5 times as fast (more at few channels), and turning the input is nothing beside them.
+// The memory order that everything below keeps once its input has it. On a CPU channels last makes single convolutions
+// 1.1 to 2.5 times as fast on two threads (most at few channels) and a whole decode of 512 x 512 about 1.2 times; at
+// 128 x 128 it makes no difference. Turning the input is nothing beside that.
 at::Tensor in_fast_order(const at::Tensor& x) {
   return x.contiguous(x.is_cpu() ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous);
 }
