@@ -3,6 +3,8 @@
 #include <pardiff/models/apply.h>
 #include <pardiff/parallel/shard.h>
 
+#include <map>
+
 #include "models/module_tree.h"
 
 namespace pardiff {
@@ -17,11 +19,15 @@ struct PlannedLinear {
 std::vector<PlannedLinear> resolve(torch::nn::Module& root, const TensorParallelPlan& plan) {
   check<ConfigError>(!plan.empty(), "'", root.name(), "' has no tensor-parallel plan.");
   std::vector<PlannedLinear> planned;
+  std::map<std::string, std::string> keys;  // of each path
   for (const auto& [key, style] : plan) {
     for (const auto& [path, module] : find_modules(root, key)) {
       auto* linear = module->as<nn::LinearImpl>();
       check<ConfigError>(linear, "plan key '", key, "': '", path, "' is a ", module->name(),
                          ", and only pardiff::nn::Linear can be sharded.");
+      const auto [first, is_new] = keys.emplace(path, key);
+      check<ConfigError>(is_new, "the plan shards '", path, "' twice, by its keys '", first->second, "' and '", key,
+                         "'. Name every layer once.");
       planned.push_back({path, linear, &style});
     }
   }

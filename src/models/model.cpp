@@ -1,3 +1,4 @@
+#include <pardiff/attention/mode.h>
 #include <pardiff/core/check.h>
 #include <pardiff/models/apply.h>
 #include <pardiff/models/model.h>
@@ -9,6 +10,15 @@ void check_heads(const Model& model, int degree) {
   const int64_t heads = model.attention_heads();
   check<ConfigError>(heads % degree == 0, "tp_degree ", degree, " must divide the ", heads, " attention heads of ",
                      model.class_name(), ".");
+}
+
+// The rule of the plain modes, found before the first forward.
+void check_ulysses_heads(const Model& model, const ContextParallelConfig& config, int tp_degree) {
+  const int64_t heads = model.attention_heads() / tp_degree;
+  check<ConfigError>(attention_mode(config).any_heads || heads % config.ulysses() == 0, heads, " attention heads of ",
+                     model.class_name(), tp_degree > 1 ? " on each tensor-parallel rank" : "",
+                     " cannot be dealt equally to ulysses_degree ", config.ulysses(),
+                     ". Use ulysses_anything, or a degree that divides the heads.");
 }
 
 }  // namespace
@@ -27,15 +37,17 @@ void Model::enable_parallelism(const ParallelConfig& config, World& world, bool 
   check<ConfigError>(!is_parallel(), "parallelism is already applied to this ", class_name(),
                      ". Call disable_parallelism first.");
   const auto mesh = config.mesh(world.rank(), world.size());
-  check<ConfigError>(config.cfg_degree * config.dp_degree * config.fsdp_degree == 1 && config.shard_weights_over.empty(),
-                     "cfg_degree, dp_degree, fsdp_degree and shard_weights_over are not implemented yet. Leave them at "
-                     "their defaults and use context or tensor parallelism.");
+  check<ConfigError>(
+      config.cfg_degree * config.dp_degree * config.fsdp_degree == 1 && config.shard_weights_over.empty(),
+      "cfg_degree, dp_degree, fsdp_degree and shard_weights_over are not implemented yet. Leave them at "
+      "their defaults and use context or tensor parallelism.");
   if (config.tensor_parallel_config) {
     check<ConfigError>(!tensor_parallel_plan().empty(), class_name(), " has no tensor-parallel plan.");
     check_heads(*this, mesh.size("tp"));
     tensor_parallel_slices(*this, tensor_parallel_plan(), mesh.size("tp"), mesh.index("tp"));  // throws if it cannot
   }
   if (config.context_parallel_config) {
+    check_ulysses_heads(*this, *config.context_parallel_config, mesh.size("tp"));
     check<ConfigError>(!context_parallel_plan().empty(), class_name(), " has no context-parallel plan.");
     apply_context_parallel(*this, *config.context_parallel_config, world, mesh, context_parallel_plan());
   }
