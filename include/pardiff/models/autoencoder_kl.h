@@ -72,8 +72,8 @@ class AutoencoderKLImpl : public Model {
   /// Throws: ShapeError; ConfigError without the decoder.
   /// Source: Rombach et al. 2022, arXiv 2112.10752.
   at::Tensor decode(const at::Tensor& latents);
-  /// Shapes: image [B, in_channels, H, W], values in -1..1; returns distributions [B, latent_channels, H / f, W / f], rounded
-  /// down.
+  /// Shapes: image [B, in_channels, H, W], values in -1..1; returns distributions [B, latent_channels, H/f, W/f], with
+  /// sizes rounded down.
   /// Throws: ShapeError; ConfigError without the encoder.
   LatentDistribution encode(const at::Tensor& image);
 
