@@ -59,11 +59,7 @@ const char* name_of(MaskKind mask) {
   return kNames[static_cast<int>(mask)];
 }
 
-double scaled_error(const at::Tensor& actual, const at::Tensor& expected_share, const at::Tensor& expected_whole) {
-  if (actual.numel() == 0 && expected_share.numel() == 0) return 0;
-  const double largest = expected_whole.numel() > 0 ? expected_whole.abs().max().item<double>() : 0;
-  return absolute_error(actual, expected_share) / std::max(0.1, largest);
-}
+double largest_of(const at::Tensor& x) { return x.numel() > 0 ? x.abs().max().item<double>() : 0; }
 
 }  // namespace
 
@@ -174,13 +170,17 @@ AttentionAnswer answer(const SolvedProblem& solved, const AttentionWay& way, Wor
 
 AttentionErrors attention_errors(const SolvedProblem& solved, const AttentionWay& way, World& world) {
   const auto got = answer(solved, way, world);
-  const auto error = [&](const at::Tensor& actual, const at::Tensor& whole) {
+  const auto error = [&](const at::Tensor& actual, const at::Tensor& whole, double least_scale) {
     if (!actual.defined() || actual.scalar_type() != solved.problem.dtype) return 1e300;
-    return scaled_error(actual, joint_share(whole, solved.problem, way.ranks(), world.rank()), whole);
+    const auto expected = joint_share(whole, solved.problem, way.ranks(), world.rank());
+    const double apart = absolute_error(actual, expected);
+    return apart == 0 ? 0 : apart / std::max(least_scale, largest_of(whole));
   };
-  return {error(got.out, solved.out),
-          std::max({error(got.grad_query, solved.grad_query), error(got.grad_key, solved.grad_key),
-                    error(got.grad_value, solved.grad_value)})};
+  const double gradients =
+      std::max({largest_of(solved.grad_query), largest_of(solved.grad_key), largest_of(solved.grad_value)});
+  return {error(got.out, solved.out, 0), std::max({error(got.grad_query, solved.grad_query, gradients / 10),
+                                                   error(got.grad_key, solved.grad_key, gradients / 10),
+                                                   error(got.grad_value, solved.grad_value, gradients / 10)})};
 }
 
 double tolerance_of(at::ScalarType dtype) { return dtype == at::kDouble ? 1e-12 : 1e-5; }

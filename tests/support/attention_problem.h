@@ -64,8 +64,9 @@ struct AttentionAnswer {
 };
 /// Runs forward and backward on this rank. Collective.
 AttentionAnswer answer(const SolvedProblem& solved, const AttentionWay& way, World& world);
-/// Errors against the yardstick, relative to the largest expected value (0.1 at least, for gradients that are zero in
-/// exact arithmetic).
+/// Errors against the yardstick, relative to the largest value of the whole expected tensor, or to a tenth of that of
+/// all gradients: where a query sees one key, dQ and dK are zero in exact arithmetic and differences of large numbers
+/// here.
 struct AttentionErrors {
   double out = 0, gradients = 0;
   double largest() const { return std::max(out, gradients); }
