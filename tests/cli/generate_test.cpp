@@ -5,9 +5,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "support/failure.h"
 #include "support/golden.h"
 #include "support/program.h"
-#include "unit/io/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace pardiff::testing {
 namespace {

@@ -8,6 +8,7 @@
 #include "support/attention_problem.h"
 #include "support/failure.h"
 #include "support/golden.h"
+#include "support/on_threads.h"
 
 namespace pardiff {
 namespace {
@@ -16,20 +17,12 @@ using testing::absolute_error;
 using testing::AttentionWay;
 using testing::expect_failure;
 using testing::make_toy;
+using testing::on_threads;
 using testing::toy_context_plan;
 using testing::toy_inputs;
 using testing::ToyInputs;
 using testing::ToyModel;
 using testing::ToyRun;
-
-void on_threads(int ranks, const std::function<void(World&)>& work) {
-  run_as_threads(ranks,
-                 [&](World& world) {
-                   at::set_num_threads(1);
-                   work(world);
-                 },
-                 {.device = "cpu", .timeout_s = 60});
-}
 
 ContextParallelConfig config_of(const AttentionWay& way) {
   return {.ring_degree = way.ring,

@@ -12,6 +12,7 @@
 #include "parity/parts/golden_part.h"
 #include "support/failure.h"
 #include "support/golden.h"
+#include "support/on_threads.h"
 
 namespace pardiff {
 namespace {
@@ -96,14 +97,7 @@ std::vector<Layout> layouts() {
 
 class FluxLayout : public ::testing::TestWithParam<Layout> {
  protected:
-  void on_threads(const std::function<void(World&)>& work) {
-    run_as_threads(GetParam().ranks(),
-                   [&](World& world) {
-                     at::set_num_threads(1);
-                     work(world);
-                   },
-                   {.device = "cpu", .timeout_s = 60});
-  }
+  void on_threads(const std::function<void(World&)>& work) { testing::on_threads(GetParam().ranks(), work); }
   // Whether the plain mode's rules hold for these inputs.
   bool accepts(const FluxTransformerInputs& inputs, int64_t heads) const {
     const auto layout = GetParam();

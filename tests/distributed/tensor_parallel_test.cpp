@@ -9,6 +9,7 @@
 #include "distributed/toy_model.h"
 #include "support/failure.h"
 #include "support/golden.h"
+#include "support/on_threads.h"
 #include "support/plain_attention.h"
 
 namespace pardiff {
@@ -17,21 +18,13 @@ namespace {
 using testing::absolute_error;
 using testing::expect_failure;
 using testing::make_toy;
+using testing::on_threads;
 using testing::random_normal;
 using testing::relative_error;
 using testing::toy_inputs;
 using testing::toy_tensor_plan;
 using testing::ToyModel;
 using testing::ToyRun;
-
-void on_threads(int ranks, const std::function<void(World&)>& work) {
-  run_as_threads(ranks,
-                 [&](World& world) {
-                   at::set_num_threads(1);
-                   work(world);
-                 },
-                 {.device = "cpu", .timeout_s = 60});
-}
 
 at::Tensor sliced(const at::Tensor& whole, const std::map<std::string, TensorSlice>& slices, const std::string& name) {
   const auto found = slices.find(name);

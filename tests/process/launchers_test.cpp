@@ -6,9 +6,10 @@
 #include <memory>
 #include <thread>
 
+#include "support/failure.h"
 #include "support/golden.h"
 #include "support/program.h"
-#include "unit/io/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace pardiff::testing {
 namespace {

@@ -9,7 +9,8 @@
 #include <csignal>
 #include <future>
 
-#include "temporary_folder.h"
+#include "support/failure.h"
+#include "support/temporary_folder.h"
 
 namespace pardiff {
 namespace {

@@ -5,8 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "support/failure.h"
 #include "support/golden.h"
-#include "temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace pardiff {
 namespace {

@@ -2,8 +2,9 @@
 #include <pardiff/core/error.h>
 #include <pardiff/io/config_file.h>
 
+#include "support/failure.h"
 #include "support/golden.h"
-#include "temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace pardiff {
 namespace {

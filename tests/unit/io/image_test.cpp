@@ -8,8 +8,9 @@
 #include <cstring>
 #include <limits>
 
+#include "support/failure.h"
 #include "support/golden.h"
-#include "temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace pardiff {
 namespace {

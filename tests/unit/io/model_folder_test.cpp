@@ -8,8 +8,9 @@
 #include <map>
 #include <optional>
 
+#include "support/failure.h"
 #include "support/golden.h"
-#include "temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace pardiff {
 namespace {

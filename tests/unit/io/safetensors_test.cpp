@@ -9,8 +9,9 @@
 #include <utility>
 
 #include "io/safetensors_header.h"
+#include "support/failure.h"
 #include "support/golden.h"
-#include "temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace pardiff {
 namespace {

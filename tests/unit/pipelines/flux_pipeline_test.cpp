@@ -3,8 +3,9 @@
 #include <pardiff/core/error.h>
 #include <pardiff/pipelines/flux_pipeline.h>
 
+#include "support/failure.h"
 #include "support/golden.h"
-#include "unit/io/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace pardiff::testing {
 namespace {

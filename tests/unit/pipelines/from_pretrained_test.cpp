@@ -4,8 +4,9 @@
 #include <pardiff/pipelines/auto_model.h>
 #include <pardiff/pipelines/diffusion_pipeline.h>
 
+#include "support/failure.h"
 #include "support/golden.h"
-#include "unit/io/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace pardiff::testing {
 namespace {

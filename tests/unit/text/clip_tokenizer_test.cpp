@@ -4,8 +4,9 @@
 
 #include <chrono>
 
+#include "support/failure.h"
 #include "support/golden.h"
-#include "unit/io/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace pardiff {
 namespace {

@@ -6,8 +6,9 @@
 #include <chrono>
 #include <limits>
 
+#include "support/failure.h"
 #include "support/golden.h"
-#include "unit/io/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace pardiff {
 namespace {

@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 #include <pardiff/core/error.h>
 
-#include "unit/io/temporary_folder.h"
+#include "support/failure.h"
+#include "support/temporary_folder.h"
 
 namespace pardiff {
 namespace {

@@ -1,6 +1,4 @@
 #pragma once
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -26,23 +24,5 @@ class TemporaryFolder {
 
 std::string content_of(const std::filesystem::path& path);
 void put(const std::filesystem::path& path, const std::string& content);
-
-/// The message of the `Kind` that `call` must throw.
-template <typename Kind, typename Call>
-std::string refusal(Call call) {
-  try {
-    call();
-  } catch (const Kind& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another kind of exception: " << error.what();
-    return "";
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
-
-/// Fails unless `message` contains every one of `parts`.
-void expect_mentions(const std::string& message, const std::vector<std::string>& parts);
 
 }  // namespace pardiff::testing

@@ -1,4 +1,4 @@
-#include "temporary_folder.h"
+#include "support/temporary_folder.h"
 
 #include <unistd.h>
 
@@ -11,7 +11,7 @@
 namespace pardiff::testing {
 
 TemporaryFolder::TemporaryFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "pardiff-io-XXXXXX").string();
+  std::string name = (std::filesystem::temp_directory_path() / "pardiff-test-XXXXXX").string();
   if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot create " + name);
   path_ = name;
 }
@@ -44,12 +44,6 @@ void put(const std::filesystem::path& path, const std::string& content) {
   stream << content;
   stream.close();
   if (!stream) throw std::runtime_error("cannot write " + path.string());
-}
-
-void expect_mentions(const std::string& message, const std::vector<std::string>& parts) {
-  for (const auto& part : parts) {
-    EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
-  }
 }
 
 }  // namespace pardiff::testing
