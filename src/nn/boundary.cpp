@@ -3,7 +3,8 @@
 #include <pardiff/nn/boundary.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "nn/group_capsule.h"
+#include "core/capsule.h"
+#include "nn/token_shares.h"
 
 namespace pardiff::nn {
 namespace {
@@ -17,32 +18,16 @@ struct GatherRule {
   int dim;
 };
 
-// [..., S_0, ...] + [..., S_1, ...] + ... -> [..., S, ...]; shares move with the cut dimension in front, so that a
-// rank's share is one stretch of memory.
-at::Tensor gathered(const at::Tensor& local, const GatherRule& rule) {
-  const auto front = local.movedim(rule.dim, 0).contiguous();
-  const int64_t row =
-      front.numel() == 0 ? c10::multiply_integers(front.sizes().slice(1)) : front.numel() / front.size(0);
-  std::vector<int64_t> counts;
-  for (int rank = 0; rank < rule.group.size(); ++rank) counts.push_back(rule.layout.local_length(rank) * row);
-  auto shape = front.sizes().vec();
-  shape[0] = rule.layout.length();
-  const auto whole = at::empty(shape, front.options());
-  all_gather(whole, front, counts, rule.group).wait();
-  return whole.movedim(0, rule.dim);
-}
-
 // Backward takes the own share of the gradient: with the same loss on every rank, the sum of a parameter's gradient
 // over the ranks is then the exact one.
 struct Gather : torch::autograd::Function<Gather> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& local, const GatherRule& rule) {
     context->saved_data["rule"] = enclose(rule);
-    return gathered(local, rule);
+    return gather_shares(local, rule.dim, rule.layout, rule.group);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto& rule = enclosed_as<GatherRule>(context->saved_data["rule"]);
-    const auto span = rule.layout.spans(rule.group.rank()).front();
-    return {gradients[0].narrow(rule.dim, span.start, span.length), at::Tensor()};
+    return {own_share(gradients[0], rule.dim, rule.layout, rule.group), at::Tensor()};
   }
 };
 
@@ -64,7 +49,6 @@ void PlannedEdge::follow(std::string path, const ModulePlan& plan, std::shared_p
   path_ = std::move(path);
   inputs_ = plan.inputs();
   outputs_ = plan.outputs();
-  outputs_are_list_ = plan.is_list();
   share_ = std::move(share);
 }
 
@@ -149,8 +133,7 @@ at::Tensor PlannedEdge::split(const std::string& key, const ContextParallelInput
                     share_->lifting_flag, ", or another size.");
   const auto layout = SequenceLayout::split(tensor.size(dim), ranks);
   share_->layouts[key] = layout;
-  const auto span = layout.spans(share_->group.rank()).front();
-  return tensor.narrow(dim, span.start, span.length);
+  return own_share(tensor, dim, layout, share_->group);
 }
 
 const SequenceLayout& PlannedEdge::layout_to_gather(const ContextParallelOutput& rule, const at::Tensor& tensor) const {

@@ -2,7 +2,7 @@
 #include <pardiff/nn/tensor_parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "nn/group_capsule.h"
+#include "core/capsule.h"
 
 namespace pardiff::nn {
 namespace {
@@ -22,7 +22,7 @@ struct CopyToGroup : torch::autograd::Function<CopyToGroup> {
     return x.view_as(x);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    return {summed(gradients[0], enclosed(context->saved_data["group"])), at::Tensor()};
+    return {summed(gradients[0], enclosed_as<ProcessGroup>(context->saved_data["group"])), at::Tensor()};
   }
 };
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "nn/token_shares.h"
 #include "pipelines/stopwatch.h"
 
 namespace pardiff::flux {
@@ -32,21 +33,13 @@ class TokenShares {
   // [B, own image tokens, C] -> [B, image tokens, C]
   at::Tensor gathered(const at::Tensor& own) const {
     if (!share_) return own;
-    const auto front = own.transpose(0, 1).contiguous();  // [own tokens, B, C]
-    std::vector<int64_t> counts;
-    for (int rank = 0; rank < share_->group.size(); ++rank) {
-      counts.push_back(image_.local_length(rank) * own.size(0) * own.size(2));
-    }
-    const auto whole = at::empty({image_.length(), own.size(0), own.size(2)}, own.options());
-    all_gather(whole, front, counts, share_->group).wait();
-    return whole.transpose(0, 1).contiguous();
+    return nn::gather_shares(own, 1, image_, share_->group).contiguous();
   }
 
  private:
   at::Tensor cut(const at::Tensor& whole, int64_t dim, const SequenceLayout& layout) const {
     if (!share_ || !whole.defined()) return whole;
-    const auto span = layout.spans(share_->group.rank()).front();
-    return whole.narrow(dim, span.start, span.length).contiguous();
+    return nn::own_share(whole, dim, layout, share_->group).contiguous();
   }
 
   std::shared_ptr<const nn::ContextShare> share_;

@@ -11,6 +11,8 @@
 
 namespace pardiff {
 
+class AttentionBackend;
+
 struct AttentionOptions {
   /// How query, and key and value, are shared among the ranks; empty: every rank holds the whole tensor.
   SequenceLayout query_layout{};
@@ -41,11 +43,11 @@ class AttentionImpl : public torch::nn::Module {
   const std::shared_ptr<const AttentionSharing>& sharing() const { return sharing_; }
   /// Throws: ConfigError for a name that is not in the registry (the message lists it).
   void set_backend(const std::string& name);
-  const std::string& backend() const { return backend_; }
+  std::string backend() const;
 
  private:
   std::shared_ptr<const AttentionSharing> sharing_;
-  std::string backend_ = "native";
+  const AttentionBackend* backend_;  // a row of the registry
 };
 TORCH_MODULE(Attention);
 

@@ -55,7 +55,6 @@ class PlannedEdge {
   std::shared_ptr<ContextShare> share_;
   ModulePlan::Inputs inputs_;
   std::vector<ContextParallelOutput> outputs_;
-  bool outputs_are_list_ = false;
 };
 
 /// A module whose own edge a plan may name.

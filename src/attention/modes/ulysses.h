@@ -16,13 +16,12 @@ struct TravelGroup {
 };
 
 /// Gives away heads for tokens: every rank ends with all tokens of its Ulysses group and its own heads.
-/// Collective: one all-to-all over call.ulysses, whatever the number of tensors.
+/// Collective: one all-to-all over `ulysses`, whatever the number of tensors; a group of one returns the tensors.
 /// Shapes: each [B, rows[rank], H, D] -> [B, sum(rows), heads of this rank, D], a view whose innermost dimension is
 /// contiguous.
 std::vector<at::Tensor> heads_to_tokens(const std::vector<TravelGroup>& groups, const ProcessGroup& ulysses);
 /// The way back: [B, sum(rows), heads of this rank, D] -> [B, rows[rank], H, D]. A head that several ranks hold is
 /// added up in rank order.
-std::vector<at::Tensor> tokens_to_heads(const std::vector<TravelGroup>& groups, const std::vector<int64_t>& heads,
-                                        const ProcessGroup& ulysses);
+std::vector<at::Tensor> tokens_to_heads(const std::vector<TravelGroup>& groups, const ProcessGroup& ulysses);
 
 }  // namespace pardiff::attention

@@ -1,8 +1,9 @@
 #pragma once
 #include <ATen/core/ivalue.h>
-#include <pardiff/comm/process_group.h>
 
-namespace pardiff::nn {
+#include <utility>
+
+namespace pardiff {
 
 // Autograd contexts hold IValues; this carries any C++ value in one.
 template <typename Value>
@@ -21,6 +22,4 @@ const Value& enclosed_as(const c10::IValue& capsule) {
   return static_cast<const Capsule<Value>&>(*capsule.toCapsule()).value;
 }
 
-inline const ProcessGroup& enclosed(const c10::IValue& capsule) { return enclosed_as<ProcessGroup>(capsule); }
-
-}  // namespace pardiff::nn
+}  // namespace pardiff
