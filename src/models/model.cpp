@@ -33,7 +33,7 @@ void Model::enable_parallelism(const TensorParallelConfig& config, World& world)
 
 void Model::enable_parallelism(const ParallelConfig& config, World& world) { enable_parallelism(config, world, false); }
 
-void Model::enable_parallelism(const ParallelConfig& config, World& world, bool weights_already_sharded) {
+Mesh Model::check_parallelism(const ParallelConfig& config, const World& world) {
   check<ConfigError>(!is_parallel(), "parallelism is already applied to this ", class_name(),
                      ". Call disable_parallelism first.");
   const auto mesh = config.mesh(world.rank(), world.size());
@@ -49,6 +49,13 @@ void Model::enable_parallelism(const ParallelConfig& config, World& world, bool 
   if (config.context_parallel_config) {
     check_ulysses_heads(*this, *config.context_parallel_config, mesh.size("tp"));
     check<ConfigError>(!context_parallel_plan().empty(), class_name(), " has no context-parallel plan.");
+  }
+  return mesh;
+}
+
+void Model::enable_parallelism(const ParallelConfig& config, World& world, bool weights_already_sharded) {
+  const auto mesh = check_parallelism(config, world);
+  if (config.context_parallel_config) {
     apply_context_parallel(*this, *config.context_parallel_config, world, mesh, context_parallel_plan());
   }
   if (config.tensor_parallel_config) {

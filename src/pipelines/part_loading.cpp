@@ -14,14 +14,13 @@ PartFiles open_part(const std::filesystem::path& folder, const std::string& stem
 void fill_part(Model& model, const Checkpoint& checkpoint, LoadOptions options, World& world,
                const std::optional<ParallelConfig>& parallel) {
   options.device = world.device();
-  const bool sharded = parallel && parallel->tensor_parallel_config && parallel->tensor_parallel_config->degree() > 1;
-  if (sharded) {
-    const auto mesh = parallel->mesh(world.rank(), world.size());
-    const auto plan = model.tensor_parallel_plan();
-    check<ConfigError>(!plan.empty(), model.class_name(), " has no tensor-parallel plan.");
-    check<ConfigError>(model.attention_heads() % mesh.size("tp") == 0, "tp_degree ", mesh.size("tp"),
-                       " must divide the ", model.attention_heads(), " attention heads of ", model.class_name(), ".");
-    options.slices = tensor_parallel_slices(model, plan, mesh.size("tp"), mesh.index("tp"));
+  bool sharded = false;
+  if (parallel) {
+    const auto mesh = model.check_parallelism(*parallel, world);
+    sharded = mesh.size("tp") > 1;
+    if (sharded) {
+      options.slices = tensor_parallel_slices(model, model.tensor_parallel_plan(), mesh.size("tp"), mesh.index("tp"));
+    }
   }
   load_parameters(model, parameter_source(checkpoint), options);
   model.eval();

@@ -24,6 +24,9 @@ class Model : public torch::nn::Module {
   /// Attention heads, which a tensor-parallel degree must divide; 0 if it has none.
   virtual int64_t attention_heads() const { return 0; }
 
+  /// Refuses what enable_parallelism would refuse of this model and world, from shapes alone: no weight is read.
+  /// Returns the mesh of the degrees, seen from this rank. Throws: ConfigError.
+  Mesh check_parallelism(const ParallelConfig& config, const World& world);
   /// Runs the model on several ranks from now on.
   /// Collective: every rank of `world`, with equal arguments. Everything is checked before anything changes.
   /// Throws: ConfigError; a rejected call can be corrected and repeated.
