@@ -130,7 +130,7 @@ int exit_code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 
 
 // A rank that threw has said why, or has left that to the one that claimed it; one that was killed could not.
 bool is_reported(const comm::StoreServer& server, int status) {
-  if (WIFSIGNALED(status)) return server.count("failed", 1) > 1;
+  if (WIFSIGNALED(status)) return !server.claim_failure();
   return server.reported_exit_code().has_value();
 }
 

@@ -98,7 +98,7 @@ std::string store_prefix() {
   return std::string("pardiff/") + (restart ? restart : "0");
 }
 
-std::shared_ptr<Rendezvous> meet_over_tcp(const LaunchEnv& env, const std::string&, std::chrono::milliseconds timeout) {
+std::shared_ptr<Rendezvous> meet_over_tcp(const LaunchEnv& env, std::chrono::milliseconds timeout) {
   return std::make_shared<TcpRendezvous>(env, timeout);
 }
 
@@ -117,10 +117,6 @@ bool came_true_within(std::chrono::milliseconds limit, const Condition& conditio
   }
   return true;
 }
-
-}  // namespace
-
-namespace {
 
 // Another rank has claimed the report; leaving before it is printed could end that rank too early.
 void wait_for_report(Rendezvous& rendezvous) {
@@ -176,11 +172,10 @@ StoreServer::StoreServer() : state_(std::make_unique<State>()) {
 
 StoreServer::~StoreServer() = default;
 int StoreServer::port() const { return state_->tcp->getPort(); }
-bool StoreServer::has(const std::string& key) const { return state_->store->check({key}); }
-int64_t StoreServer::count(const std::string& key, int64_t add) const { return state_->store->add(key, add); }
+bool StoreServer::claim_failure() const { return state_->store->add(kFailed, 1) == 1; }
 
 std::optional<int> StoreServer::reported_exit_code() const {
-  if (!has(kReported)) return std::nullopt;
+  if (!state_->store->check({kReported})) return std::nullopt;
   const auto bytes = state_->store->get(kReported);
   return std::stoi(std::string(bytes.begin(), bytes.end()));
 }

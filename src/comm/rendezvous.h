@@ -25,8 +25,7 @@ class Rendezvous {
 };
 
 /// Over TCP, as torchrun's agent or rank 0 serves it.
-std::shared_ptr<Rendezvous> meet_over_tcp(const LaunchEnv& env, const std::string& comm,
-                                          std::chrono::milliseconds timeout);
+std::shared_ptr<Rendezvous> meet_over_tcp(const LaunchEnv& env, std::chrono::milliseconds timeout);
 
 /// Whether this rank is the one that reports. `is_consequence`: its error only says that another rank is gone, so it
 /// lets that one speak first. Returns false after the other has reported, or had time to.
@@ -42,8 +41,8 @@ class StoreServer {
   StoreServer();
   ~StoreServer();
   int port() const;
-  bool has(const std::string& key) const;
-  int64_t count(const std::string& key, int64_t add) const;
+  /// True if no rank has claimed the report of a failure before; see claim_failure.
+  bool claim_failure() const;
   /// The exit code of the failure that a rank has reported, if one has.
   std::optional<int> reported_exit_code() const;
 

@@ -86,7 +86,7 @@ int run(const std::function<void(World&)>& work, const WorldOptions& options) {
     if (!found && ranks_to_start() > 1) return launch_ranks(ranks_to_start(), own_arguments());
     env = found.value_or(env);
     if (env.world_size > 1) {
-      rendezvous = comm::meet_over_tcp(env, options.comm, std::chrono::seconds(options.timeout_s));
+      rendezvous = comm::meet_over_tcp(env, std::chrono::seconds(options.timeout_s));
     }
     world.reset(new World(env, options, rendezvous));
     work(*world);
@@ -105,7 +105,7 @@ int report_failure(const std::exception& error) {
   std::shared_ptr<comm::Rendezvous> rendezvous;
   try {
     env = LaunchEnv::from_environment().value_or(env);
-    if (env.world_size > 1) rendezvous = comm::meet_over_tcp(env, "auto", std::chrono::seconds(10));
+    if (env.world_size > 1) rendezvous = comm::meet_over_tcp(env, std::chrono::seconds(10));
   } catch (const std::exception&) {
     // No launcher, or one that cannot be reached: everybody speaks for himself.
   }

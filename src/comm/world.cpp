@@ -50,11 +50,6 @@ std::string group_name(const std::vector<int>& ranks) { return "ranks-" + joined
 
 World::World(const WorldOptions& options) : World(LaunchEnv{}, options, nullptr) {}
 
-World::World(const LaunchEnv& env, const WorldOptions& options)
-    : World(env, options,
-            env.world_size == 1 ? nullptr
-                                : comm::meet_over_tcp(env, options.comm, std::chrono::seconds(options.timeout_s))) {}
-
 World::World(const LaunchEnv& env, const WorldOptions& options, std::shared_ptr<comm::Rendezvous> rendezvous)
     : env_(env),
       options_(options),

@@ -32,8 +32,6 @@ class World {
  public:
   /// A world of one, without any rendezvous.
   explicit World(const WorldOptions& options = {});
-  /// One of the ranks that `env` describes. Collective: all of them.
-  World(const LaunchEnv& env, const WorldOptions& options);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -71,6 +69,7 @@ class World {
  private:
   friend int run(const std::function<void(World&)>&, const WorldOptions&);
   friend int run_as_threads(int, const std::function<void(World&)>&, const WorldOptions&);
+  // One of the ranks that `env` describes.
   World(const LaunchEnv& env, const WorldOptions& options, std::shared_ptr<comm::Rendezvous> rendezvous);
 
   ProcessGroup make_group(const std::string& name, int rank, int size, at::DeviceType device) const;
