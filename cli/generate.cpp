@@ -123,6 +123,7 @@ int generate(GenerateFlags& flags) {
   flags.complete();
   const auto env = LaunchEnv::from_environment();
   const auto layout = choose_layout(flags.ranks, env);
+  if (layout.parallel) FluxPipeline::check_layout(flags.pipeline_inputs(), *layout.parallel);
   if (!env) {
     // Once here, before anything is started; with another launcher rank 0 does it below.
     flags.check_outputs();

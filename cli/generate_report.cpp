@@ -53,6 +53,8 @@ void add_parallelism(Json& json, const GenerateFlags& flags, const RankLayout& l
   json["ring_degree"] = flags.ranks.ring_degree.value_or(1);
   json["ulysses_degree"] = flags.ranks.ulysses_degree.value_or(1);
   json["tp_degree"] = flags.ranks.tp_degree.value_or(1);
+  json["cfg_degree"] = flags.ranks.cfg_degree.value_or(1);
+  json["dp_degree"] = flags.ranks.dp_degree.value_or(1);
   json["rotate_method"] = flags.ranks.rotate_method;
   json["convert_to_fp32"] = !flags.ranks.no_convert_to_fp32;
   json["ulysses_anything"] = flags.ranks.ulysses_anything;

@@ -2,7 +2,9 @@
 
 #include <pardiff/core/check.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <utility>
 
 #include "cli/flags.h"
@@ -14,13 +16,35 @@ constexpr int64_t kMostRanks = 4096;
 constexpr int64_t kMostLocalRanks = 128;  // each is a process with a libtorch of its own
 constexpr size_t kMostLayoutsShown = 12;
 
+// Outermost first, as in the mesh.
+std::vector<std::pair<const char*, std::optional<int64_t>>> degrees_of(const RankFlags& flags) {
+  return {{"dp", flags.dp_degree},
+          {"cfg", flags.cfg_degree},
+          {"ring", flags.ring_degree},
+          {"ulysses", flags.ulysses_degree},
+          {"tp", flags.tp_degree}};
+}
+
 int64_t product_of_degrees(const RankFlags& flags) {
   int64_t product = 1;
-  for (const auto& degree : {flags.ring_degree, flags.ulysses_degree, flags.tp_degree}) product *= degree.value_or(1);
+  for (const auto& [axis, degree] : degrees_of(flags)) {
+    if (__builtin_mul_overflow(product, degree.value_or(1), &product)) return std::numeric_limits<int64_t>::max();
+  }
   return product;
 }
 
-bool any_degree(const RankFlags& flags) { return flags.ring_degree || flags.ulysses_degree || flags.tp_degree; }
+bool any_degree(const RankFlags& flags) {
+  const auto degrees = degrees_of(flags);
+  return std::any_of(degrees.begin(), degrees.end(), [](const auto& row) { return row.second.has_value(); });
+}
+
+std::string degrees_text(const RankFlags& flags) {
+  std::vector<std::string> parts;
+  for (const auto& [axis, degree] : degrees_of(flags)) {
+    if (degree) parts.push_back(text_of(axis, " ", *degree));
+  }
+  return joined(parts, " x ");
+}
 
 // --nproc-per-node, or the variable that serves the library's programs.
 std::optional<int64_t> wanted_ranks(const RankFlags& flags) {
@@ -32,7 +56,8 @@ std::optional<int64_t> wanted_ranks(const RankFlags& flags) {
 
 std::string layouts_text(int64_t ranks) {
   const auto layouts = legal_layouts(static_cast<int>(ranks));
-  return text_of("The layouts of ", ranks, " ranks: ", joined(layouts, " | "), ".");
+  return text_of("The layouts of ", ranks, " ranks for one picture: ", joined(layouts, " | "),
+                 "; --dp-degree and --cfg-degree multiply with them.");
 }
 
 void check_product(const RankFlags& flags, int64_t ranks) {
@@ -40,8 +65,7 @@ void check_product(const RankFlags& flags, int64_t ranks) {
   if (product == ranks) return;
   check<UsageError>(any_degree(flags), "there are ", ranks, " ranks and no degree says what they share. ",
                     layouts_text(ranks));
-  fail<UsageError>("the degrees multiply to ", product, " (ring ", flags.ring_degree.value_or(1), " x ulysses ",
-                   flags.ulysses_degree.value_or(1), " x tp ", flags.tp_degree.value_or(1), "), and there are ", ranks,
+  fail<UsageError>("the degrees multiply to ", product, " (", degrees_text(flags), "), and there are ", ranks,
                    " ranks. ", layouts_text(ranks));
 }
 
@@ -61,7 +85,9 @@ std::optional<ParallelConfig> parallel_config(const RankFlags& flags) {
   if (as_int(flags.tp_degree) > 1) {
     config.tensor_parallel_config = TensorParallelConfig{.tp_degree = as_int(flags.tp_degree)};
   }
-  if (!config.context_parallel_config && !config.tensor_parallel_config) return std::nullopt;
+  config.cfg_degree = as_int(flags.cfg_degree);
+  config.dp_degree = as_int(flags.dp_degree);
+  if (config.ranks() == 1 && !config.context_parallel_config) return std::nullopt;
   try {
     config.validate();
   } catch (const ConfigError& error) {
@@ -80,6 +106,8 @@ void RankFlags::declare(Flags& flags) {
       .integer("--ring-degree", ring_degree, degrees, "Ranks that pass key/value blocks around a ring; default 1")
       .integer("--ulysses-degree", ulysses_degree, degrees, "Ranks that exchange heads for tokens; default 1")
       .integer("--tp-degree", tp_degree, degrees, "Ranks that share every layer's weights; default 1")
+      .integer("--cfg-degree", cfg_degree, {1, 2}, "2: both passes of true guidance at once, on two groups; default 1")
+      .integer("--dp-degree", dp_degree, degrees, "Groups of ranks that make different pictures; default 1")
       .toggle("--ulysses-anything", ulysses_anything, "Any length and number of heads under Ulysses")
       .toggle("--ring-anything", ring_anything, "Any length under ring")
       .choice("--rotate-method", rotate_method, {"alltoall", "allgather"},
@@ -92,6 +120,10 @@ std::string RankLayout::to_string() const {
   const auto add = [&](const char* name, int degree) {
     if (degree > 1) parts.push_back(text_of(name, " ", degree));
   };
+  if (parallel) {
+    add("dp", parallel->dp_degree);
+    add("cfg", parallel->cfg_degree);
+  }
   if (parallel && parallel->context_parallel_config) {
     add("ring", parallel->context_parallel_config->ring());
     add("ulysses", parallel->context_parallel_config->ulysses());

@@ -14,7 +14,7 @@ class Flags;
 /// The flags that say how many ranks there are and what they share.
 struct RankFlags {
   std::optional<int64_t> nproc_per_node{};
-  std::optional<int64_t> ring_degree{}, ulysses_degree{}, tp_degree{};
+  std::optional<int64_t> ring_degree{}, ulysses_degree{}, tp_degree{}, cfg_degree{}, dp_degree{};
   bool ulysses_anything = false, ring_anything = false;
   std::string rotate_method = "alltoall";
   bool no_convert_to_fp32 = false;
@@ -38,7 +38,7 @@ struct RankLayout {
 /// launcher.
 RankLayout choose_layout(const RankFlags& flags, const std::optional<LaunchEnv>& env);
 
-/// The flags of every way to lay out `ranks`, for messages; at most a dozen.
+/// The flags of every way to lay out `ranks` for one picture and one pass, for messages; at most a dozen.
 std::vector<std::string> legal_layouts(int ranks);
 
 }  // namespace pardiff::cli

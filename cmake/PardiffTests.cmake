@@ -12,3 +12,10 @@ function(pardiff_test name)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
 endfunction()
+
+# NAME's tests whose names have Full in them are exhaustive: an entry of their own, with the label `full`.
+function(pardiff_full_test name timeout)
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "GTEST_FILTER=-*Full*")
+  add_test(NAME ${name}_full COMMAND ${name} --gtest_filter=*Full*)
+  set_tests_properties(${name}_full PROPERTIES TIMEOUT ${timeout} LABELS full)
+endfunction()

@@ -37,10 +37,9 @@ Mesh Model::check_parallelism(const ParallelConfig& config, const World& world) 
   check<ConfigError>(!is_parallel(), "parallelism is already applied to this ", class_name(),
                      ". Call disable_parallelism first.");
   const auto mesh = config.mesh(world.rank(), world.size());
-  check<ConfigError>(
-      config.cfg_degree * config.dp_degree * config.fsdp_degree == 1 && config.shard_weights_over.empty(),
-      "cfg_degree, dp_degree, fsdp_degree and shard_weights_over are not implemented yet. Leave them at "
-      "their defaults and use context or tensor parallelism.");
+  check<ConfigError>(config.fsdp_degree == 1 && config.shard_weights_over.empty(),
+                     "fsdp_degree and shard_weights_over are not implemented yet. Leave them at their defaults and use "
+                     "context or tensor parallelism.");
   if (config.tensor_parallel_config) {
     check<ConfigError>(!tensor_parallel_plan().empty(), class_name(), " has no tensor-parallel plan.");
     check_heads(*this, mesh.size("tp"));
@@ -62,15 +61,14 @@ void Model::enable_parallelism(const ParallelConfig& config, World& world, bool 
     apply_tensor_parallel(*this, *config.tensor_parallel_config, world, mesh, tensor_parallel_plan(),
                           weights_already_sharded);
   }
-  parallel_config_ = std::make_shared<const ParallelConfig>(config);
+  parallelism_ = std::make_shared<const Parallelism>(Parallelism{config, mesh});
 }
 
 void Model::disable_parallelism() {
-  check<ConfigError>(!parallel_config_ || !parallel_config_->tensor_parallel_config ||
-                         parallel_config_->tensor_parallel_config->degree() == 1,
+  check<ConfigError>(!is_parallel() || mesh()->size("tp") == 1,
                      "a model whose weights are sharded cannot become whole again. Load it anew.");
   remove_context_parallel(*this);
-  parallel_config_.reset();
+  parallelism_.reset();
 }
 
 void Model::set_attention_backend(const std::string& name) { pardiff::set_attention_backend(*this, name); }

@@ -62,14 +62,14 @@ class Loop {
         output_(output),
         shares_(work.transformer, work.latents.size(1), work.condition.prompt_embeds.size(1)),
         negative_{shares_.text(work.negative.prompt_embeds, 1), work.negative.pooled} {
-    inputs_.hidden_states = shares_.image(work.latents, 1);
+    inputs_.hidden_states = shares_.image(work.batch->own(work.latents), 1);
     inputs_.encoder_hidden_states = shares_.text(work.condition.prompt_embeds, 1);
     inputs_.pooled_projections = work.condition.pooled;
     inputs_.img_ids = shares_.image(work.img_ids, 0);
     inputs_.txt_ids = shares_.text(work.txt_ids, 0);
     if (work.transformer->config().guidance_embeds) {
       const auto options = work.latents.options().dtype(at::kFloat);
-      inputs_.guidance = at::full({1}, work.guidance_scale, options).expand({work.latents.size(0)});
+      inputs_.guidance = at::full({1}, work.guidance_scale, options).expand({inputs_.hidden_states.size(0)});
     }
   }
 
@@ -83,7 +83,7 @@ class Loop {
       output_.step_seconds.push_back(watch.seconds());
       const bool interrupted =
           call_back({.step = step, .num_inference_steps = steps, .timestep = timestep.item<double>()});
-      if (work_.keep_latents) keep_latents();
+      if (work_.keep_latents) uncounted([&] { keep_latents(); });
       if (interrupted) break;
     }
     output_.communication = difference(difference(world_.counter().counts(), before), gathers_);
@@ -94,7 +94,7 @@ class Loop {
   void advance(int64_t step, const at::Tensor& timestep) {
     const auto& latents = inputs_.hidden_states;
     inputs_.timestep = timestep.to(latents.device()).expand({latents.size(0)}).to(latents.scalar_type()) / 1000;
-    if (step == 0 && work_.keep_transformer_inputs) keep_inputs();
+    if (step == 0 && work_.keep_transformer_inputs) uncounted([&] { keep_inputs(); });
     inputs_.hidden_states = work_.scheduler->step(velocity(), step, latents);
     // Kernels of a GPU run on behind the program's back; a step is over when they are.
     if (latents.is_cuda()) inputs_.hidden_states.flatten()[0].item();
@@ -102,12 +102,19 @@ class Loop {
 
   at::Tensor velocity() {
     auto transformer = work_.transformer;
-    const auto positive = transformer->forward(inputs_);
-    if (!negative_.given()) return positive;
+    const auto own = transformer->forward(inputs_);
+    if (work_.batch->pass() != BatchShare::Pass::kBoth) {
+      const auto both = work_.batch->both_passes(own);
+      return guided(both[0], both[1]);
+    }
+    if (!negative_.given()) return own;
     auto opposite_inputs = inputs_;
     opposite_inputs.encoder_hidden_states = negative_.prompt_embeds;
     opposite_inputs.pooled_projections = negative_.pooled;
-    const auto opposite = transformer->forward(opposite_inputs);
+    return guided(own, transformer->forward(opposite_inputs));
+  }
+
+  at::Tensor guided(const at::Tensor& positive, const at::Tensor& opposite) const {
     return opposite + work_.true_cfg_scale * (positive - opposite);
   }
 
@@ -123,24 +130,32 @@ class Loop {
     return end.interrupt;
   }
 
-  // The gather is the observer's, no part of the loop's own traffic.
-  void keep_latents() {
+  // What an observer has gathered is no part of the loop's own traffic.
+  template <typename Observe>
+  void uncounted(const Observe& observe) {
     const auto before = world_.counter().counts();
-    output_.latents.push_back(shares_.gathered(inputs_.hidden_states).cpu());
+    observe();
     for (const auto& [name, sent] : difference(world_.counter().counts(), before)) {
       gathers_[name].calls += sent.calls;
       gathers_[name].bytes_sent += sent.bytes_sent;
     }
   }
 
+  void keep_latents() {
+    output_.latents.push_back(work_.batch->gathered(shares_.gathered(inputs_.hidden_states)).cpu());
+  }
+
   void keep_inputs() {
+    const int64_t pictures = work_.latents.size(0);
     output_.transformer_inputs = {{"hidden_states", work_.latents},
-                                  {"encoder_hidden_states", work_.condition.prompt_embeds},
-                                  {"pooled_projections", work_.condition.pooled},
-                                  {"timestep", inputs_.timestep},
+                                  {"encoder_hidden_states", work_.batch->gathered(work_.condition.prompt_embeds)},
+                                  {"pooled_projections", work_.batch->gathered(work_.condition.pooled)},
+                                  {"timestep", inputs_.timestep.narrow(0, 0, 1).expand({pictures})},
                                   {"img_ids", work_.img_ids},
                                   {"txt_ids", work_.txt_ids}};
-    if (inputs_.guidance.defined()) output_.transformer_inputs["guidance"] = inputs_.guidance;
+    if (inputs_.guidance.defined()) {
+      output_.transformer_inputs["guidance"] = inputs_.guidance.narrow(0, 0, 1).expand({pictures});
+    }
     for (auto& [name, tensor] : output_.transformer_inputs) tensor = tensor.cpu();
   }
 

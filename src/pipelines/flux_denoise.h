@@ -7,19 +7,22 @@
 
 #include <functional>
 
+#include "pipelines/flux_batch.h"
 #include "pipelines/flux_condition.h"
 
 namespace pardiff::flux {
 
-/// What the denoising loop works on; everything whole and equal on all ranks.
+/// What the denoising loop works on. Tokens are whole.
 struct Denoising {
   FluxTransformer2DModel transformer{nullptr};
+  const BatchShare* batch = nullptr;
   const FlowMatchEulerDiscreteScheduler* scheduler = nullptr;
-  at::Tensor latents{};  // [B, image tokens, channels]
+  at::Tensor latents{};  // [B, image tokens, channels]; the whole batch, equal on all ranks
   at::Tensor img_ids{};  // [image tokens, 3]
   at::Tensor txt_ids{};  // [text tokens, 3]
+  /// Of this group's pictures. Where the ranks of a group share out the passes of true guidance, that of the own pass.
   Condition condition{};
-  Condition negative{};  // not given without true guidance
+  Condition negative{};  // given if this rank runs both passes
   double true_cfg_scale = 1.0;
   double guidance_scale = 3.5;
   std::function<void(StepEnd&)> callback_on_step_end{};
@@ -33,9 +36,9 @@ void check_heads(int64_t heads, const ParallelConfig& config);
 /// and the flag that lifts the rule.
 void check_shares(FluxTransformer2DModelImpl& transformer, int64_t image_tokens, int64_t text_tokens);
 
-/// Runs all steps and returns the whole latents; fills step_seconds, latents, transformer_inputs and communication of
-/// `output`. Tokens are split once before the first step and gathered once after the last.
-/// Collective: every rank of the transformer's groups.
+/// Runs all steps and returns the latents of this group's pictures, their tokens whole; fills step_seconds, latents,
+/// transformer_inputs and communication of `output`. Tokens are split once before the first step and gathered once
+/// after the last. Collective: every rank of the world, if the transformer is parallel.
 at::Tensor denoise(const Denoising& work, World& world, FluxPipelineOutput& output);
 
 }  // namespace pardiff::flux

@@ -32,11 +32,12 @@ double gigabytes(double bytes) { return std::round(bytes / 1e8) / 10; }
 }  // namespace
 
 double least_memory(const Workload& work, const FluxTransformerConfig& transformer, const AutoencoderKLConfig& vae) {
-  const auto pictures = static_cast<double>(work.pictures), bytes = static_cast<double>(work.bytes_per_value);
+  const auto pictures = static_cast<double>(work.pictures), at_once = static_cast<double>(work.pictures_at_once);
+  const auto bytes = static_cast<double>(work.bytes_per_value);
   const double pixels = static_cast<double>(work.height) * static_cast<double>(work.width);
   const double tokens =
       static_cast<double>(work.image_tokens + work.text_tokens) / static_cast<double>(work.context_ranks);
-  const double denoising = kLiveStreams * bytes * pictures * tokens * static_cast<double>(transformer.inner_dim());
+  const double denoising = kLiveStreams * bytes * at_once * tokens * static_cast<double>(transformer.inner_dim());
   const auto& widths = vae.block_out_channels;
   const auto channels = static_cast<double>(widths[std::min<size_t>(1, widths.size() - 1)]);
   const double decoding = pixels * (kLivePlanes * bytes * channels + 3 * sizeof(float) * pictures);

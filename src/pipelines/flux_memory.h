@@ -9,7 +9,8 @@ namespace pardiff::flux {
 
 /// What decides how much memory a call takes beside the weights.
 struct Workload {
-  int64_t pictures = 0;
+  int64_t pictures = 0;           // of the call
+  int64_t pictures_at_once = 0;   // of one group of ranks
   int64_t height = 0, width = 0;  // pixels
   int64_t image_tokens = 0, text_tokens = 0;
   int64_t context_ranks = 1;    // that share the tokens

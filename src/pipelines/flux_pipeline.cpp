@@ -7,6 +7,7 @@
 
 #include <random>
 
+#include "pipelines/flux_batch.h"
 #include "pipelines/flux_denoise.h"
 #include "pipelines/flux_inputs_check.h"
 #include "pipelines/flux_latents.h"
@@ -89,9 +90,10 @@ struct FluxPipeline::State {
   void warn_of(const FluxPipelineInputs& inputs, const flux::Workload& work) const;
 
   void encode(const FluxPipelineInputs& inputs, flux::Denoising& denoising, FluxPipelineOutput& output);
+  void take_embeddings(const FluxPipelineInputs& inputs, flux::Denoising& denoising) const;
   void prepare(const FluxPipelineInputs& inputs, flux::Denoising& denoising, FluxPipelineOutput& output);
   at::Tensor initial_latents(const FluxPipelineInputs& inputs, FluxPipelineOutput& output);
-  void decode(const at::Tensor& latents, FluxPipelineOutput& output);
+  void decode(const at::Tensor& latents, const flux::BatchShare& batch, FluxPipelineOutput& output);
 
   int64_t scale_factor() const { return vae.model->config().scale_factor(); }
   int64_t size_multiple() const { return 2 * scale_factor(); }
@@ -145,6 +147,9 @@ AutoencoderKL FluxPipeline::vae() const { return state_->vae.model; }
 const FlowMatchEulerDiscreteScheduler& FluxPipeline::scheduler() const { return state_->scheduler; }
 int64_t FluxPipeline::size_multiple() const { return state_->size_multiple(); }
 void FluxPipeline::check_inputs(const FluxPipelineInputs& inputs) const { state_->check_inputs(inputs); }
+void FluxPipeline::check_layout(const FluxPipelineInputs& inputs, const ParallelConfig& config) {
+  flux::check_batch(inputs, config);
+}
 
 flux::Workload FluxPipeline::State::workload(const FluxPipelineInputs& inputs) const {
   const int64_t multiple = size_multiple();
@@ -153,7 +158,9 @@ flux::Workload FluxPipeline::State::workload(const FluxPipelineInputs& inputs) c
   check<UsageError>(rows > 0 && columns > 0, "the picture would be ", inputs.height.value_or(usual), "x",
                     inputs.width.value_or(usual), " pixels. The least is ", multiple, "x", multiple, ".");
   const auto share = context_share(network());
-  return {.pictures = flux::picture_count(inputs),
+  const int64_t pictures = flux::picture_count(inputs), groups = flux::picture_groups(network());
+  return {.pictures = pictures,
+          .pictures_at_once = (pictures + groups - 1) / groups,
           .height = rows * multiple,
           .width = columns * multiple,
           .image_tokens = rows * columns,
@@ -181,6 +188,7 @@ void FluxPipeline::State::check_inputs(const FluxPipelineInputs& inputs) const {
   flux::check_arguments(inputs);
   const auto work = workload(inputs);
   check_tensors(inputs, work);
+  if (const auto* config = network().parallel_config()) flux::check_batch(inputs, *config);
   flux::check_shares(network(), work.image_tokens, work.text_tokens);
   flux::check_memory(flux::least_memory(work, transformer.model->config(), vae.model->config()), work, world);
 }
@@ -220,14 +228,35 @@ void FluxPipeline::State::encode(const FluxPipelineInputs& inputs, flux::Denoisi
   }
 
   watch = {};
-  if (inputs.prompt.given()) denoising.condition = text.encode(ids, copies);
-  if (negative_texts) denoising.negative = text.encode(negative_ids, copies);
+  const auto pass = denoising.batch->pass();
+  const auto pictures = denoising.batch->pictures();
+  if (inputs.prompt.given() && pass != flux::BatchShare::Pass::kNegative) {
+    denoising.condition = text.encode(ids, copies, pictures);
+  }
+  if (negative_texts && pass != flux::BatchShare::Pass::kPositive) {
+    denoising.negative = text.encode(negative_ids, copies, pictures);
+  }
   output.parameters = bytes;
   output.parameters += text.bytes();
   text.release();
   output.clip_token_ids = ids.clip;
   output.t5_token_ids = ids.t5;
   output.seconds.encode += watch.seconds();
+}
+
+// Embeddings that were given instead of texts; then each pass finds its own where the loop looks for it.
+void FluxPipeline::State::take_embeddings(const FluxPipelineInputs& inputs, flux::Denoising& denoising) const {
+  const auto& batch = *denoising.batch;
+  if (inputs.prompt_embeds.defined()) {
+    denoising.condition = {batch.own(inputs.prompt_embeds), batch.own(inputs.pooled_prompt_embeds)};
+  }
+  if (flux::uses_true_cfg(inputs) && inputs.negative_prompt_embeds.defined()) {
+    denoising.negative = {batch.own(inputs.negative_prompt_embeds), batch.own(inputs.negative_pooled_prompt_embeds)};
+  }
+  if (batch.pass() == flux::BatchShare::Pass::kNegative) denoising.condition = denoising.negative;
+  if (batch.pass() != flux::BatchShare::Pass::kBoth) denoising.negative = {};
+  denoising.condition = denoising.condition.to(world.device(), dtype());
+  denoising.negative = denoising.negative.to(world.device(), dtype());
 }
 
 at::Tensor FluxPipeline::State::initial_latents(const FluxPipelineInputs& inputs, FluxPipelineOutput& output) {
@@ -249,13 +278,8 @@ void FluxPipeline::State::prepare(const FluxPipelineInputs& inputs, flux::Denois
   output.latents_sha256 = sha256(latents);
   world.agree("the initial latents", output.latents_sha256);
 
+  take_embeddings(inputs, denoising);
   const auto device = world.device();
-  if (inputs.prompt_embeds.defined()) denoising.condition = {inputs.prompt_embeds, inputs.pooled_prompt_embeds};
-  if (flux::uses_true_cfg(inputs) && inputs.negative_prompt_embeds.defined()) {
-    denoising.negative = {inputs.negative_prompt_embeds, inputs.negative_pooled_prompt_embeds};
-  }
-  denoising.condition = denoising.condition.to(device, dtype());
-  denoising.negative = denoising.negative.to(device, dtype());
   denoising.latents = latents.to(device);
   const int64_t multiple = size_multiple();
   denoising.img_ids = flux::image_ids(output.height / multiple, output.width / multiple, dtype()).to(device);
@@ -267,7 +291,7 @@ void FluxPipeline::State::prepare(const FluxPipelineInputs& inputs, flux::Denois
 }
 
 // One picture at a time: the decoder's planes are the largest tensors of the whole call.
-void FluxPipeline::State::decode(const at::Tensor& latents, FluxPipelineOutput& output) {
+void FluxPipeline::State::decode(const at::Tensor& latents, const flux::BatchShare& batch, FluxPipelineOutput& output) {
   const Stopwatch watch;
   const auto unpacked = flux::unpack(latents, output.height / scale_factor(), output.width / scale_factor());
   const auto wanted = vae.model->parameters().front().scalar_type();
@@ -276,8 +300,10 @@ void FluxPipeline::State::decode(const at::Tensor& latents, FluxPipelineOutput& 
     const auto decoded = vae.model->decode(vae.model->unscaled(one).to(wanted));  // about -1..1
     pictures.push_back((decoded * 0.5 + 0.5).clamp(0, 1).to(at::kCPU, at::kFloat));
   }
-  output.image = at::cat(pictures);
-  for (const auto& picture : output.image.unbind(0)) output.images.push_back(Image::from_tensor(picture));
+  output.image = batch.on_rank_0(at::cat(pictures));
+  if (output.image.defined()) {
+    for (const auto& picture : output.image.unbind(0)) output.images.push_back(Image::from_tensor(picture));
+  }
   output.seconds.decode = watch.seconds();
 }
 
@@ -291,7 +317,9 @@ FluxPipelineOutput FluxPipeline::generate(const FluxPipelineInputs& inputs, cons
   FluxPipelineOutput output;
   output.height = work.height;
   output.width = work.width;
+  const flux::BatchShare batch(state.network(), work.pictures, state.world);
   flux::Denoising denoising{.transformer = state.transformer.model,
+                            .batch = &batch,
                             .scheduler = &state.scheduler,
                             .true_cfg_scale = inputs.true_cfg_scale,
                             .guidance_scale = inputs.guidance_scale,
@@ -303,7 +331,7 @@ FluxPipelineOutput FluxPipeline::generate(const FluxPipelineInputs& inputs, cons
   const Stopwatch watch;
   const auto latents = flux::denoise(denoising, state.world, output);
   output.seconds.denoise = watch.seconds();
-  if (state.world.rank() == 0 && !options.skip_decode) state.decode(latents, output);
+  if (batch.decodes() && !options.skip_decode) state.decode(latents, batch, output);
 
   output.seconds.load += std::exchange(state.load_seconds, 0);
   output.peak_remote_kv_bytes = peak_remote_kv_bytes(*state.transformer.model);

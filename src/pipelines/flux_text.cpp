@@ -75,10 +75,15 @@ TokenIds TextStage::tokenize(const std::vector<std::string>& clip_texts, const s
           ids_of(t5_tokenizer_, t5_texts, static_cast<int>(t5_length), "T5", warns)};
 }
 
-Condition TextStage::encode(const TokenIds& ids, int64_t copies) {
-  const auto device = world_->device();
-  return {t5_.model->forward(ids.t5.to(device)).repeat_interleave(copies, 0),
-          clip_.model->forward(ids.clip.to(device)).pooler_output.repeat_interleave(copies, 0)};
+Condition TextStage::encode(const TokenIds& ids, int64_t copies, const SequenceSpan& pictures) {
+  const int64_t first = pictures.start / copies, last = (pictures.start + pictures.length - 1) / copies;
+  const auto tokens = [&](const at::Tensor& rows) {
+    return rows.narrow(0, first, last - first + 1).to(world_->device());
+  };
+  const auto own_rows = [&](const at::Tensor& encoded) {
+    return encoded.repeat_interleave(copies, 0).narrow(0, pictures.start - first * copies, pictures.length);
+  };
+  return {own_rows(t5_.model->forward(tokens(ids.t5))), own_rows(clip_.model->forward(tokens(ids.clip)).pooler_output)};
 }
 
 }  // namespace pardiff::flux

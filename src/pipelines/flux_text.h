@@ -1,4 +1,5 @@
 #pragma once
+#include <pardiff/parallel/layout.h>
 #include <pardiff/pipelines/flux_pipeline.h>
 
 #include <filesystem>
@@ -36,8 +37,9 @@ class TextStage {
   /// Throws: UsageError for a text that is not UTF-8.
   TokenIds tokenize(const std::vector<std::string>& clip_texts, const std::vector<std::string>& t5_texts,
                     int64_t t5_length) const;
-  /// Every prompt's row `copies` times, side by side. The encoders must be loaded.
-  Condition encode(const TokenIds& ids, int64_t copies);
+  /// Rows of `pictures` out of the batch in which every prompt has `copies` pictures, side by side. Only their prompts
+  /// are encoded. The encoders must be loaded.
+  Condition encode(const TokenIds& ids, int64_t copies, const SequenceSpan& pictures);
 
  private:
   void open();

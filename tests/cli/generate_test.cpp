@@ -34,6 +34,7 @@ TEST(Generate, GivesTheSameBytesForTheSameCommand) {
 struct Layout {
   const char* name;
   std::vector<std::string> flags;
+  std::vector<std::string> picture_flags = {};  // also given to the one rank
 };
 
 class GenerateOnRanks : public ::testing::TestWithParam<Layout> {};
@@ -41,7 +42,9 @@ class GenerateOnRanks : public ::testing::TestWithParam<Layout> {};
 TEST_P(GenerateOnRanks, MatchesOneRank) {
   const TemporaryFolder folder;
   const auto dump_flags = [&](const char* name) {
-    return std::vector<std::string>{"--dump-tensors", folder / name, "--dtype", "float32"};
+    std::vector<std::string> flags = {"--dump-tensors", folder / name, "--dtype", "float32"};
+    flags.insert(flags.end(), GetParam().picture_flags.begin(), GetParam().picture_flags.end());
+    return flags;
   };
   generate(folder, "one.png", dump_flags("one.safetensors"));
   auto flags = dump_flags("many.safetensors");
@@ -58,9 +61,12 @@ TEST_P(GenerateOnRanks, MatchesOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, GenerateOnRanks,
-    ::testing::Values(Layout{"ulysses", {"--ulysses-degree", "2"}}, Layout{"ring", {"--ring-degree", "2"}},
-                      Layout{"gathering_ring", {"--ring-degree", "2", "--rotate-method", "allgather"}},
-                      Layout{"tensor_parallel", {"--tp-degree", "2"}}),
+    ::testing::Values(
+        Layout{"ulysses", {"--ulysses-degree", "2"}}, Layout{"ring", {"--ring-degree", "2"}},
+        Layout{"gathering_ring", {"--ring-degree", "2", "--rotate-method", "allgather"}},
+        Layout{"tensor_parallel", {"--tp-degree", "2"}},
+        Layout{"data_parallel", {"--dp-degree", "2"}, {"--num-images", "3"}},
+        Layout{"shared_guidance", {"--cfg-degree", "2"}, {"--negative-prompt", "a square", "--true-cfg-scale", "2"}}),
     [](const auto& instance) { return instance.param.name; });
 
 TEST(Generate, DumpsTensorsOfTheAgreedNamesAndShapes) {

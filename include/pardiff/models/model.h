@@ -1,5 +1,6 @@
 #pragma once
 #include <pardiff/parallel/config.h>
+#include <pardiff/parallel/mesh.h>
 #include <pardiff/parallel/plan.h>
 #include <torch/nn/module.h>
 
@@ -37,15 +38,21 @@ class Model : public torch::nn::Module {
   void enable_parallelism(const TensorParallelConfig& config, World& world);
   /// Restores the one-rank model after context parallelism.
   void disable_parallelism();
-  bool is_parallel() const { return parallel_config_ != nullptr; }
-  const ParallelConfig* parallel_config() const { return parallel_config_.get(); }
+  bool is_parallel() const { return parallelism_ != nullptr; }
+  /// Null unless it is parallel, as is the mesh of the degrees, seen from this rank.
+  const ParallelConfig* parallel_config() const { return parallelism_ ? &parallelism_->config : nullptr; }
+  const Mesh* mesh() const { return parallelism_ ? &parallelism_->mesh : nullptr; }
 
   /// Chooses the attention kernels of all attentions of this model.
   /// Throws: ConfigError for an unknown name, or a backend that cannot do the mode in use.
   void set_attention_backend(const std::string& name);
 
  private:
-  std::shared_ptr<const ParallelConfig> parallel_config_;
+  struct Parallelism {
+    ParallelConfig config;
+    Mesh mesh;
+  };
+  std::shared_ptr<const Parallelism> parallelism_;
 };
 
 }  // namespace pardiff

@@ -58,10 +58,11 @@ struct StepEnd {
   int64_t step = 0;  // 0 is the first
   int64_t num_inference_steps = 0;
   double timestep = 0;  // of the scheduler: 1000 times sigma
-  /// Packed: [B, image_tokens, channels]; this rank's tokens only when the transformer is context parallel. May be
-  /// replaced by a tensor of the same shape.
+  /// Packed: [B, image_tokens, channels]; this rank's tokens only when the transformer is context parallel, and this
+  /// group's pictures only under dp. May be replaced by a tensor of the same shape.
   at::Tensor latents{};
-  /// [B, text_tokens, dim], shared like the latents. May be replaced by a tensor of the same shape.
+  /// [B, text_tokens, dim], shared like the latents; under cfg those of the own pass. May be replaced by a tensor of
+  /// the same shape.
   at::Tensor prompt_embeds{};
   /// True: the remaining steps are left out.
   bool interrupt = false;

@@ -41,7 +41,7 @@ struct FluxPipelineOutput {
   /// [prompts, length], int64; undefined if embeddings were given instead of prompts.
   at::Tensor clip_token_ids{}, t5_token_ids{};
   /// The transformer's inputs of the first step, whole, on the CPU; only if asked for. Names are those of
-  /// FluxTransformerInputs.
+  /// FluxTransformerInputs. Under cfg they are those of the pass that this rank runs.
   std::map<std::string, at::Tensor> transformer_inputs{};
 
   /// One for the batch, or one per picture as they were given; empty if latents were given.

@@ -59,7 +59,7 @@ struct GenerateOptions {
 /// Text to picture with FLUX: two text encoders, the transformer, the scheduler and the VAE's decoder.
 ///
 /// Every rank of the world makes the same calls with equal arguments. Without parallelism every rank computes all of
-/// the denoising. Rank 0 decodes; it alone has the pictures.
+/// the denoising. One rank of every group of pictures (dp) decodes them; rank 0 alone has them all.
 class FluxPipeline {
  public:
   /// Loads a pipeline from a folder in the diffusers layout, or from a repository id that is in the local Hugging Face
@@ -80,11 +80,15 @@ class FluxPipeline {
   /// Precision: rounds where diffusers rounds; the noise is drawn by torch's CPU generator, so that equal seeds give
   /// diffusers' pictures.
   /// Throws: UsageError for inputs that mean nothing; ConfigError for a size that the parallelism cannot cut, or for
-  /// which memory does not suffice; CommError if ranks disagree.
+  /// which memory does not suffice, for fewer pictures than dp has groups, and for cfg without true guidance; CommError
+  /// if ranks disagree.
   std::vector<Image> operator()(const FluxPipelineInputs& inputs);
   /// The same, with all that a report needs.
   FluxPipelineOutput generate(const FluxPipelineInputs& inputs, const GenerateOptions& options = {});
-  /// Throws what `generate` would throw for inputs that mean nothing. Pure; on data that every rank has.
+  /// What a call and a layout must have in common, known before anything is loaded: at least as many pictures as dp has
+  /// groups, and true guidance for cfg. Pure. Throws: ConfigError.
+  static void check_layout(const FluxPipelineInputs& inputs, const ParallelConfig& config);
+  /// Throws what `generate` would throw for these inputs before any communication. Pure; on data that every rank has.
   void check_inputs(const FluxPipelineInputs& inputs) const;
 
   FluxTransformer2DModel transformer() const;
