@@ -87,17 +87,27 @@ TEST_P(SharedTokens, GiveThePictureOfOneRank) {
 INSTANTIATE_TEST_SUITE_P(Modes, SharedTokens, ::testing::ValuesIn(cases()),
                          [](const auto& tested) { return name_of(tested.param); });
 
+// Equal shares and unequal ones, one pass a step and the two of true guidance: several steps each.
 TEST(SeveralRanks, ExchangeTwicePerAttentionUnderUlyssesAndGatherOnceAtTheEnd) {
-  const GoldenRun golden("square");
   const auto config = transformer_config();
-  const int64_t attentions = (config.num_layers + config.num_single_layers) * golden.inputs().num_inference_steps;
-  for (const auto& output : run_together({.ulysses_degree = 2}, golden.inputs())) {
-    EXPECT_EQ(output.communication.size(), 1u);
-    EXPECT_EQ(output.communication.at("all_to_all").calls, 2 * attentions);
-    EXPECT_EQ(output.communication_total.at("all_to_all").calls, 2 * attentions);
-    EXPECT_EQ(output.communication_total.at("all_gather").calls, 1);
-    const int64_t own_share = golden.latents(0).numel() / 2 * static_cast<int64_t>(sizeof(float));
-    EXPECT_EQ(output.communication_total.at("all_gather").bytes_sent, own_share);
+  const std::pair<const char*, int> cases[] = {{"square", 2}, {"true_cfg", 4}, {"odd_tokens", 2}, {"odd_tokens", 3}};
+  for (const auto& [name, ranks] : cases) {
+    const GoldenRun golden(name);
+    const auto& inputs = golden.inputs();
+    ASSERT_GT(inputs.num_inference_steps, 1);
+    const int64_t passes = inputs.num_inference_steps * (inputs.negative_prompt.given() ? 2 : 1);
+    const int64_t attentions = (config.num_layers + config.num_single_layers) * passes;
+    int64_t gathered = 0;
+    for (const auto& output : run_together({.ulysses_degree = ranks, .ulysses_anything = true}, inputs)) {
+      EXPECT_EQ(output.communication.size(), 1u) << name;
+      EXPECT_EQ(output.communication.at("all_to_all").calls, 2 * attentions) << name;
+      EXPECT_EQ(output.communication_total.size(), 2u) << name;
+      EXPECT_EQ(output.communication_total.at("all_to_all").calls, 2 * attentions) << name;
+      EXPECT_EQ(output.communication_total.at("all_gather").calls, 1) << name;
+      gathered += output.communication_total.at("all_gather").bytes_sent;
+    }
+    const int64_t latents = golden.latents(0).numel() * static_cast<int64_t>(sizeof(float));
+    EXPECT_EQ(gathered, (ranks - 1) * latents) << name;  // every rank sends its share to all others
   }
 }
 
