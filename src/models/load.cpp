@@ -10,11 +10,10 @@ namespace pardiff {
 namespace {
 
 // The source's name for each parameter, found before anything is read.
-std::map<std::string, std::string> resolve_names(torch::nn::Module& module, const ParameterSource& source,
+std::map<std::string, std::string> resolve_names(const torch::nn::Module& module, const ParameterSource& source,
                                                  const LoadOptions& options) {
   const std::set<std::string> available(source.names.begin(), source.names.end());
   std::map<std::string, std::string> resolved;
-  std::set<std::string> used(options.ignored.begin(), options.ignored.end());
   for (const auto& parameter : module.named_parameters()) {
     std::vector<std::string> candidates = {parameter.key()};
     if (options.other_names) {
@@ -24,20 +23,15 @@ std::map<std::string, std::string> resolve_names(torch::nn::Module& module, cons
     for (const auto& name : candidates) {
       if (!available.count(name)) continue;
       resolved.emplace(parameter.key(), name);
-      used.insert(name);
     }
     check<CheckpointError>(resolved.count(parameter.key()), source.origin, " has no tensor '", parameter.key(),
                            "', which ", module.name(),
                            " needs. The checkpoint is incomplete, or its config is another model's.");
   }
-  for (const auto& name : source.names) {
-    if (!used.count(name))
-      warn(text_of(source.origin, " has a tensor '", name, "' that ", module.name(), " does not use."));
-  }
   return resolved;
 }
 
-void check_shapes(torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options,
+void check_shapes(const torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options,
                   const std::map<std::string, std::string>& names) {
   for (const auto& parameter : module.named_parameters()) {
     const auto shape = source.shape(names.at(parameter.key()));
@@ -47,6 +41,19 @@ void check_shapes(torch::nn::Module& module, const ParameterSource& source, cons
     const auto slice = options.slices.find(parameter.key());
     check<CheckpointError>(slice == options.slices.end() || slice->second.dim < static_cast<int64_t>(shape.size()),
                            "tensor '", parameter.key(), "' cannot be sliced along dimension ", slice->second.dim, ".");
+  }
+}
+
+void warn_of_unused(const torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options) {
+  std::set<std::string> known(options.ignored.begin(), options.ignored.end());
+  for (const auto& parameter : module.named_parameters()) {
+    known.insert(parameter.key());
+    if (!options.other_names) continue;
+    for (const auto& name : options.other_names(parameter.key())) known.insert(name);
+  }
+  for (const auto& name : source.names) {
+    if (!known.count(name))
+      warn(text_of(source.origin, " has a tensor '", name, "' that ", module.name(), " does not use."));
   }
 }
 
@@ -60,19 +67,22 @@ ParameterSource parameter_source(const Checkpoint& checkpoint) {
           }};
 }
 
+void check_parameters(const torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options) {
+  check_shapes(module, source, options, resolve_names(module, source, options));
+}
+
 void load_parameters(torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options) {
   const auto names = resolve_names(module, source, options);
   check_shapes(module, source, options, names);
+  if (options.warns_of_unused) warn_of_unused(module, source, options);
   const at::NoGradGuard no_grad;
   for (auto& parameter : module.named_parameters()) {
     const auto slice = options.slices.find(parameter.key());
     const auto wanted = slice == options.slices.end() ? std::nullopt : std::optional(slice->second);
     auto tensor = source.tensor(names.at(parameter.key()), wanted);
-    auto dtype = options.dtype;
-    if (options.dtype_of) {
-      if (const auto own = options.dtype_of(parameter.key())) dtype = own;
-    }
-    parameter.value().set_data(tensor.to(options.device, dtype.value_or(tensor.scalar_type())));
+    auto dtype = options.dtype.value_or(tensor.scalar_type());
+    if (options.dtype_of) dtype = options.dtype_of(parameter.key(), dtype);
+    parameter.value().set_data(tensor.to(options.device, dtype));
   }
 }
 

@@ -14,11 +14,9 @@ void check_heads(const Model& model, int degree) {
 
 // The rule of the plain modes, found before the first forward.
 void check_ulysses_heads(const Model& model, const ContextParallelConfig& config, int tp_degree) {
-  const int64_t heads = model.attention_heads() / tp_degree;
-  check<ConfigError>(attention_mode(config).any_heads || heads % config.ulysses() == 0, heads, " attention heads of ",
-                     model.class_name(), tp_degree > 1 ? " on each tensor-parallel rank" : "",
-                     " cannot be dealt equally to ulysses_degree ", config.ulysses(),
-                     ". Use ulysses_anything, or a degree that divides the heads.");
+  const auto why_not = attention_mode(config).why_not_heads(model.attention_heads() / tp_degree, config.ulysses());
+  check<ConfigError>(why_not.empty(), model.class_name(), tp_degree > 1 ? " on each tensor-parallel rank: " : ": ",
+                     why_not);
 }
 
 }  // namespace

@@ -304,11 +304,9 @@ LoadOptions T5EncoderModelImpl::load_options(std::optional<at::ScalarType> dtype
                                    : std::vector<std::string>{};
   };
   options.ignored = {"encoder.embed_tokens.weight"};
-  if (dtype == at::kHalf) {
-    options.dtype_of = [](const std::string& name) {
-      return name.ends_with(".wo.weight") ? std::optional(at::kFloat) : std::nullopt;
-    };
-  }
+  options.dtype_of = [](const std::string& name, at::ScalarType wanted) {
+    return wanted == at::kHalf && name.ends_with(".wo.weight") ? at::kFloat : wanted;
+  };
   return options;
 }
 

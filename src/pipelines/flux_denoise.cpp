@@ -170,17 +170,7 @@ class Loop {
 
 }  // namespace
 
-void check_heads(int64_t heads, const ParallelConfig& config) {
-  if (!config.context_parallel_config || config.context_parallel_config->ulysses_anything) return;
-  const int ranks = config.context_parallel_config->ulysses();
-  if (config.tensor_parallel_config) heads /= config.tensor_parallel_config->degree();
-  check<ConfigError>(heads % ranks == 0, heads, " attention heads cannot be cut equally among ", ranks,
-                     " ulysses ranks (ulysses_degree). Use --ulysses-anything (ulysses_anything), or a degree that ",
-                     "divides the heads.");
-}
-
 void check_shares(FluxTransformer2DModelImpl& transformer, int64_t image_tokens, int64_t text_tokens) {
-  if (transformer.parallel_config()) check_heads(transformer.attention_heads(), *transformer.parallel_config());
   const auto share = context_share(transformer);
   if (!share || share->length_any) return;
   const int ranks = share->group.size();

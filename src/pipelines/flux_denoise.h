@@ -30,10 +30,8 @@ struct Denoising {
   bool keep_transformer_inputs = false;
 };
 
-/// Throws: ConfigError if plain Ulysses cannot cut the heads; it names the flag that lifts the rule.
-void check_heads(int64_t heads, const ParallelConfig& config);
-/// Throws: ConfigError if a plain mode cannot cut the heads or the tokens; it names the tensor, its size, the degree
-/// and the flag that lifts the rule.
+/// Throws: ConfigError if a plain mode cannot cut the tokens; it names the tensor, its size, the degree and the flag
+/// that lifts the rule. (The heads were checked when the transformer became parallel.)
 void check_shares(FluxTransformer2DModelImpl& transformer, int64_t image_tokens, int64_t text_tokens);
 
 /// Runs all steps and returns the latents of this group's pictures, their tokens whole; fills step_seconds, latents,

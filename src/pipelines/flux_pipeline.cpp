@@ -110,9 +110,12 @@ struct FluxPipeline::State {
   std::map<std::string, OperationCount> counts_before{};
 };
 
-// The small parts come first: what is wrong with them is found before the long work begins.
+// What is wrong with any part is found before one is read.
 void FluxPipeline::State::load(const FluxPipelineOptions& options) {
   if (!options.attention_backend.empty()) transformer.model->set_attention_backend(options.attention_backend);
+  vae.check_files();
+  text.check_files();
+  transformer.check_files();
   vae.fill(options.dtype, world);
   text.load();
   transformer.fill(options.dtype, world, options.parallel_config.config());
@@ -129,7 +132,7 @@ FluxPipeline FluxPipeline::from_pretrained(const std::string& model, World& worl
   if (const auto& config = options.parallel_config.config()) config->mesh(world.rank(), world.size());  // throws early
   auto state = std::make_unique<State>(folder, options, world);
   if (const auto& config = options.parallel_config.config()) {
-    flux::check_heads(state->transformer.model->config().num_attention_heads, *config);
+    state->transformer.model->check_parallelism(*config, world);
   }
   state->load(options);
   state->counts_before = counts;

@@ -51,6 +51,11 @@ void TextStage::open() {
   }
 }
 
+void TextStage::check_files() const {
+  clip_.check_files();
+  t5_.check_files();
+}
+
 void TextStage::load() {
   if (loaded_) return;
   if (!clip_.model || !t5_.model) open();

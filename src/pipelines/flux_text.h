@@ -26,6 +26,8 @@ class TextStage {
   int64_t prompt_dim() const { return prompt_dim_; }
   int64_t pooled_dim() const { return pooled_dim_; }
 
+  /// Finds out whether the encoders' files hold what they need. Throws: CheckpointError.
+  void check_files() const;
   /// Reads the encoders' weights, unless they are there.
   void load();
   /// Frees the encoders' weights, unless they are to be kept.

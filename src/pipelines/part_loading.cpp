@@ -14,6 +14,7 @@ PartFiles open_part(const std::filesystem::path& folder, const std::string& stem
 void fill_part(Model& model, const Checkpoint& checkpoint, LoadOptions options, World& world,
                const std::optional<ParallelConfig>& parallel) {
   options.device = world.device();
+  options.warns_of_unused = world.rank() == 0;
   bool sharded = false;
   if (parallel) {
     const auto mesh = model.check_parallelism(*parallel, world);

@@ -41,6 +41,10 @@ struct OpenedPart {
   Holder model{nullptr};
   std::optional<Checkpoint> checkpoint{};  // none: the caller's
 
+  /// Finds out whether the files hold what the model needs; no data is read. Throws: CheckpointError.
+  void check_files() const {
+    if (checkpoint) check_parameters(*model, parameter_source(*checkpoint), model->load_options());
+  }
   void fill(std::optional<at::ScalarType> dtype, World& world, const std::optional<ParallelConfig>& parallel = {}) {
     if (checkpoint) {
       fill_part(*model, *checkpoint, model->load_options(dtype), world, parallel);

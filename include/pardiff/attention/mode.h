@@ -24,6 +24,8 @@ struct AttentionMode {
   std::string requirement;  // for the tables of the documentation
   std::string when_to_use;
 
+  /// Why `heads` cannot be dealt to `ulysses_degree` ranks under this mode; empty if they can.
+  std::string why_not_heads(int64_t heads, int ulysses_degree) const;
   /// Partial results are merged, so the attention backend must return the log-sum-exp.
   bool needs_lse() const { return ring; }
 };
@@ -51,7 +53,7 @@ struct AttentionSharing {
   const AttentionMode* mode = nullptr;
   ProcessGroup ring, ulysses;  // context rank = ring.rank() * ulysses.size() + ulysses.rank()
   at::DeviceType device = at::kCPU;
-  bool rotate = true;          // pass blocks around the ring; else gather all of K and V
+  bool rotate = true;  // pass blocks around the ring; else gather all of K and V
   bool convert_to_fp32 = true;
   std::shared_ptr<RemoteKeyValueMeter> meter = std::make_shared<RemoteKeyValueMeter>();
 

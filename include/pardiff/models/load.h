@@ -31,13 +31,19 @@ struct LoadOptions {
   std::map<std::string, TensorSlice> slices{};
   /// Names in the source that are known and not needed.
   std::vector<std::string> ignored{};
-  /// A parameter whose dtype differs from `dtype`.
-  std::function<std::optional<at::ScalarType>(const std::string& name)> dtype_of{};
+  /// The dtype of a parameter that would otherwise get `dtype` (or the file's).
+  std::function<at::ScalarType(const std::string& name, at::ScalarType dtype)> dtype_of{};
+  /// Whether to warn of tensors that the module does not have.
+  bool warns_of_unused = true;
 };
 
-/// Fills every parameter of `module` from `source`. Everything is checked first: names, then shapes.
-/// A tensor of the source that the module does not have gives a warning.
+/// Compares names and shapes of `source` with the parameters of `module`; no data is read.
 /// Throws: CheckpointError that names the file and the tensor which is missing or misshapen.
+void check_parameters(const torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options = {});
+
+/// Fills every parameter of `module` from `source`, once check_parameters has found nothing wrong.
+/// A tensor of the source that the module does not have gives a warning.
+/// Throws: CheckpointError, as check_parameters.
 void load_parameters(torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options = {});
 
 }  // namespace pardiff

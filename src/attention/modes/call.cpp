@@ -37,9 +37,9 @@ void check_sharing(const AttentionSharing& sharing, const AttentionOptions& opti
                       mode.ring ? "ring_anything" : "ulysses_anything", ", or a length that ", sharing.size(),
                       " ranks divide.");
   }
-  check<ShapeError>(options.key_layout.is_whole() || mode.any_heads || heads % sharing.ulysses.size() == 0, heads,
-                    " heads cannot be dealt equally to ulysses_degree ", sharing.ulysses.size(),
-                    ". Use ulysses_anything, or a degree that divides the heads.");
+  if (options.key_layout.is_whole()) return;
+  const auto why_not = mode.why_not_heads(heads, sharing.ulysses.size());
+  check<ShapeError>(why_not.empty(), why_not);
 }
 
 std::vector<std::vector<SequenceSpan>> all_spans(const SequenceLayout& layout) {

@@ -3,6 +3,12 @@
 
 namespace pardiff {
 
+std::string AttentionMode::why_not_heads(int64_t heads, int ulysses_degree) const {
+  if (any_heads || heads % ulysses_degree == 0) return "";
+  return text_of(heads, " attention heads cannot be dealt equally to ulysses_degree ", ulysses_degree,
+                 ". Use --ulysses-anything (ulysses_anything), or a degree that divides the heads.");
+}
+
 const std::vector<AttentionMode>& attention_modes() {
   // name, ring, ulysses, ring_anything, ulysses_anything, any_length, any_heads, requirement, when to use
   static const std::vector<AttentionMode> rows = {

@@ -63,6 +63,19 @@ TEST(T5EncoderModel, KeepsTheLastLinearOfAFeedForwardInFloat32UnderFloat16) {
   }
 }
 
+TEST(T5EncoderModel, KeepsItInFloat32WhenTheFileIsFloat16Too) {
+  at::NoGradGuard no_grad;
+  T5EncoderModel model(golden_config(), nn::ParameterOptions{.allocate = false});
+  auto source = golden().weights();
+  source.tensor = [whole = source.tensor](const std::string& name, const std::optional<TensorSlice>& slice) {
+    return whole(name, slice).to(at::kHalf);
+  };
+  load_parameters(*model, source, model->load_options());
+  for (const auto& item : model->named_parameters()) {
+    EXPECT_EQ(item.value().scalar_type(), item.key().ends_with("wo.weight") ? at::kFloat : at::kHalf) << item.key();
+  }
+}
+
 TEST(T5EncoderModel, WhatOverflowsFloat16ComesBackWithinItsRange) {
   at::NoGradGuard no_grad;
   auto model = golden().load<T5EncoderModel>(golden_config(), at::kHalf);

@@ -185,7 +185,7 @@ TEST(SeveralRanks, RefuseTokensThatAPlainModeCannotCutAndNameTheFlag) {
   EXPECT_NE(prompt.find("encoder_hidden_states (the prompt): 37 tokens"), std::string::npos) << prompt;
   EXPECT_NE(prompt.find("--ulysses-anything"), std::string::npos) << prompt;
   const auto heads = message({.ulysses_degree = 3}, inputs);
-  EXPECT_NE(heads.find(" attention heads cannot be cut equally among 3 "), std::string::npos) << heads;
+  EXPECT_NE(heads.find(" attention heads cannot be dealt equally to ulysses_degree 3"), std::string::npos) << heads;
   EXPECT_NE(heads.find("--ulysses-anything"), std::string::npos) << heads;
 }
 

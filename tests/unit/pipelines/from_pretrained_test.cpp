@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <pardiff/core/error.h>
+#include <pardiff/io/safetensors.h>
 #include <pardiff/pipelines/auto_model.h>
 #include <pardiff/pipelines/diffusion_pipeline.h>
 
@@ -54,6 +55,34 @@ TEST(FromPretrained, NamesTheFileThatIsMissing) {
     model.remove(file);
     const auto message = refusal<CheckpointError>([&] { DiffusionPipeline::from_pretrained(model.path(), world()); });
     expect_mentions(message, {fs::path(file).parent_path().string()});
+  }
+}
+
+std::vector<NamedTensor> tensors_of(const std::string& file) {
+  const auto opened = SafetensorsFile::open(model_path("flux-shapes/" + file));
+  std::vector<NamedTensor> tensors;
+  for (const auto& info : opened.tensors()) tensors.push_back({info.name, opened.tensor(info.name)});
+  return tensors;
+}
+
+// Filling a part warns of a tensor that it does not use, so an error that comes alone came before any filling.
+TEST(FromPretrained, FindsAMissingOrMisshapenTensorBeforeAnyPartIsFilled) {
+  const std::string vae_file = "vae/diffusion_pytorch_model.safetensors",
+                    transformer_file = "transformer/diffusion_pytorch_model.safetensors";
+  auto vae = tensors_of(vae_file);
+  vae.push_back({"stray", at::zeros({1})});
+  auto without_first = tensors_of(transformer_file), misshapen = without_first;
+  without_first.erase(without_first.begin());
+  misshapen.back().tensor = at::zeros({1, 2, 3});
+  for (const auto& transformer : {without_first, misshapen}) {
+    ModelCopy model;
+    for (const auto& file : {vae_file, transformer_file}) model.remove(file);
+    write_safetensors(fs::path(model.path()) / vae_file, vae);
+    write_safetensors(fs::path(model.path()) / transformer_file, transformer);
+    ::testing::internal::CaptureStderr();
+    const auto message = refusal<CheckpointError>([&] { FluxPipeline::from_pretrained(model.path(), world()); });
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+    expect_mentions(message, {"transformer", "tensor '"});
   }
 }
 
