@@ -1,3 +1,4 @@
+#include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
 #include <pardiff/comm/world.h>
 #include <pardiff/core/check.h>
@@ -5,6 +6,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -45,15 +47,34 @@ int ranks_to_start() {
 
 int exit_code_of(const std::exception& error) { return dynamic_cast<const UsageError*>(&error) ? 2 : 1; }
 
+// An error of the engine carries its backtrace in its text. Our line is one line.
+std::string message_of(const std::exception& error) {
+  const auto* engine = dynamic_cast<const c10::Error*>(&error);
+  std::string text = engine ? engine->what_without_backtrace() : error.what();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+std::string backtrace_of(const std::exception& error) {
+  if (const auto* own = dynamic_cast<const Error*>(&error)) return own->backtrace();
+  const auto* engine = dynamic_cast<const c10::Error*>(&error);
+  return engine && engine->backtrace() ? engine->backtrace()->get() : std::string();
+}
+
+void print(const std::exception& error) {
+  report_error(message_of(error));
+  if (log_level() >= LogLevel::kDebug) std::cerr << backtrace_of(error) << std::flush;
+}
+
 // Prints the error unless another rank has, or is the cause.
 void report(comm::Rendezvous* rendezvous, const LaunchEnv& env, const std::exception& error) {
   const bool is_consequence = dynamic_cast<const CommError*>(&error) != nullptr;
   if (!rendezvous) {
-    report_error(error.what());
+    print(error);
     return;
   }
   if (comm::claim_failure(*rendezvous, is_consequence)) {
-    report_error(error.what());
+    print(error);
     comm::confirm_report(*rendezvous, exit_code_of(error));
   }
   const bool serves = !env.store_is_served && env.rank == 0;

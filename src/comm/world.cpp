@@ -44,6 +44,15 @@ at::Device chosen_device(const std::string& name, int local_rank) {
   return has_cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank)) : at::Device(at::kCPU);
 }
 
+// Each device has one transport; a name other than "auto" must be that one.
+void check_transport(const std::string& name, const at::Device& device) {
+  check<UsageError>(name == "auto" || name == "gloo" || name == "nccl", "unknown transport '", name,
+                    "' (comm). Use auto, gloo or nccl.");
+  const std::string own = device.is_cpu() ? "gloo" : "nccl";
+  check<ConfigError>(name == "auto" || name == own, "transport ", name, " (comm) carries no tensors of device ",
+                     device.str(), ". Use --comm ", own, ", or --device ", device.is_cpu() ? "cuda" : "cpu", ".");
+}
+
 std::string group_name(const std::vector<int>& ranks) { return "ranks-" + joined(ranks, "-"); }
 
 }  // namespace
@@ -56,6 +65,7 @@ World::World(const LaunchEnv& env, const WorldOptions& options, std::shared_ptr<
       device_(chosen_device(options.device, env.local_rank)),
       counter_(std::make_shared<CommunicationCounter>()),
       rendezvous_(std::move(rendezvous)) {
+  check_transport(options.comm, device_);
   threads_ = chosen_threads(options.threads, env.local_world_size);
   if (!rendezvous_) {
     at::set_num_threads(threads_);

@@ -101,6 +101,7 @@ const std::vector<BadInput> kBadFlags = {
     {"UnknownDtype", {"--dtype", "int8"}, 2, {"--dtype", "int8", "bfloat16"}},
     {"UnknownDevice", {"--device", "tpu"}, 2, {"--device", "tpu"}},
     {"UnknownBackend", {"--attention-backend", "flash"}, 1, {"flash", "nearest"}},
+    {"TransportIsNotTheDevices", {"--comm", "nccl"}, 2, {"--comm", "nccl", "cpu", "gloo"}},
     {"GivenTwice", {"--steps", "2", "--steps", "3"}, 2, {"--steps", "2 times"}},
     {"QuietAndVerbose", {"--quiet", "--verbose"}, 2, {"--quiet"}},
     {"NoModel", {}, 2, {"--model"}, {"--model"}},
@@ -123,6 +124,16 @@ const std::vector<BadInput> kBadFlags = {
 
 INSTANTIATE_TEST_SUITE_P(Flags, BadFlag, ::testing::ValuesIn(kBadFlags),
                          [](const auto& instance) { return instance.param.name; });
+
+TEST(BadInput, ComesWithABacktraceUnderDebugOnly) {
+  const TemporaryFolder folder;
+  auto command = generate_command(folder / "picture.png", {"--attention-backend", "flash"});
+  EXPECT_EQ(run_child(command).err.find("frame #"), std::string::npos);
+  command.push_back("--debug");
+  const auto result = run_child(command);
+  EXPECT_EQ(result.errors().size(), 1u) << result.err;
+  expect_mentions(result.err, {"\nframe #0: ", "\nframe #1: "});
+}
 
 TEST(BadInput, ProgramWithoutSubcommandListsThem) {
   const auto result = run_program({});

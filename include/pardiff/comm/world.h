@@ -19,7 +19,7 @@ class Rendezvous;
 struct WorldOptions {
   /// "auto" (cuda when there is one), "cpu" or "cuda".
   std::string device = "auto";
-  /// "auto", "gloo" or "nccl".
+  /// "auto", or the device's transport by name: "gloo" (cpu), "nccl" (cuda).
   std::string comm = "auto";
   /// CPU threads of this rank; 0: OMP_NUM_THREADS, else allowed cores / local ranks.
   int threads = 0;

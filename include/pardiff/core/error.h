@@ -1,4 +1,5 @@
 #pragma once
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -8,13 +9,17 @@ namespace pardiff {
 /// The base of everything that pardiff throws. `what()` reads "what is wrong: values. what to do."
 class Error : public std::runtime_error {
  public:
-  explicit Error(const std::string& message) : std::runtime_error(message) {}
+  explicit Error(const std::string& message);
 
   /// The rank that saw the fault, where known.
   std::optional<int> rank() const { return rank_; }
   void set_rank(int rank) { rank_ = rank; }
 
+  /// The calls that led here, a line each, innermost first; empty unless the log level was kDebug then.
+  std::string backtrace() const { return backtrace_ ? *backtrace_ : std::string(); }
+
  private:
+  std::shared_ptr<const std::string> backtrace_;  // shared, so that copying an exception cannot throw
   std::optional<int> rank_;
 };
 

@@ -11,6 +11,15 @@ namespace {
 
 using Work = c10::intrusive_ptr<c10d::Work>;
 
+// "[file.cc:12] What happened. Advice.\nBacktrace" -> "What happened"
+std::string plain_reason(std::string text) {
+  text = text.substr(0, text.find('\n'));
+  if (text.starts_with('[') && text.find("] ") != std::string::npos) text.erase(0, text.find("] ") + 2);
+  text = text.substr(0, text.find(". "));
+  if (text.ends_with('.')) text.pop_back();
+  return text;
+}
+
 class C10dGroup : public GroupBackend {
  public:
   C10dGroup(std::string transport, c10::intrusive_ptr<c10d::Backend> backend)
@@ -113,10 +122,8 @@ class C10dGroup : public GroupBackend {
   }
 
   [[noreturn]] void failed(const char* operation, const std::exception& error) const {
-    std::string reason = error.what();
-    reason = reason.substr(0, reason.find('\n'));
-    fail<CommError>("rank ", rank(), " of ", size(), " failed in ", operation, " over ", transport_, ": ", reason,
-                    ". Another rank is gone or late.");
+    fail<CommError>("rank ", rank(), " of ", size(), " failed in ", operation, " over ", transport_, ": ",
+                    plain_reason(error.what()), ". Another rank is gone or late.");
   }
 
   // Point-to-point transfers that start together. Tags count the transfers of each pair, because a rank that has

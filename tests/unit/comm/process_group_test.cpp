@@ -97,5 +97,13 @@ TEST(World, AloneNeedsNobody) {
   expect_failure<UsageError>([] { World bad(WorldOptions{.device = "gpu"}); }, {"'gpu'", "auto, cpu or cuda"});
 }
 
+TEST(World, TakesTheTransportOfItsDeviceAndRefusesOthersByName) {
+  EXPECT_EQ(World(WorldOptions{.device = "cpu", .comm = "gloo"}).size(), 1);
+  expect_failure<ConfigError>([] { World bad(WorldOptions{.device = "cpu", .comm = "nccl"}); },
+                              {"transport nccl", "device cpu", "--comm gloo"});
+  expect_failure<UsageError>([] { World bad(WorldOptions{.device = "cpu", .comm = "shm"}); },
+                             {"'shm'", "gloo or nccl"});
+}
+
 }  // namespace
 }  // namespace pardiff
