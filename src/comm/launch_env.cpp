@@ -2,9 +2,10 @@
 #include <pardiff/core/check.h>
 
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <vector>
+#include <sstream>
 
 namespace pardiff {
 namespace {
@@ -30,6 +31,12 @@ struct Names {
   const char *launcher, *rank, *size, *local_rank, *local_size;
 };
 
+void check_local(const LaunchEnv& env, const Names& names) {
+  check<UsageError>(env.local_rank < env.local_world_size && env.local_world_size <= env.world_size, names.local_rank,
+                    " is ", env.local_rank, ", ", names.local_size, " is ", env.local_world_size, " and ", names.size,
+                    " is ", env.world_size, ". A machine's ranks count from 0, and are some of all.");
+}
+
 LaunchEnv read(const Names& names) {
   LaunchEnv env;
   env.launcher = names.launcher;
@@ -39,10 +46,68 @@ LaunchEnv read(const Names& names) {
                     env.world_size, ". Ranks count from 0 to ", env.world_size - 1, ".");
   env.local_rank = variable(names.local_rank) ? number(names.local_rank, 0, kMostRanks) : env.rank;
   env.local_world_size = variable(names.local_size) ? number(names.local_size, 1, kMostRanks) : env.world_size;
-  check<UsageError>(env.local_rank < env.local_world_size, names.local_rank, " is ", env.local_rank, " and ",
-                    names.local_size, " is ", env.local_world_size, ".");
+  check_local(env, names);
   if (const char* address = variable("MASTER_ADDR")) env.master_address = address;
   if (variable("MASTER_PORT")) env.master_port = number("MASTER_PORT", 1, 65535);
+  return env;
+}
+
+// Jobs of one machine must not meet at the same port. These lie below those that systems hand out themselves.
+void use_port_of_job(LaunchEnv& env, const std::string& job) {
+  constexpr uint32_t kFirst = 20000, kCount = 10000;
+  uint32_t hash = 2166136261u;  // FNV-1a: equal on every machine, as std::hash need not be
+  for (const unsigned char byte : job) hash = (hash ^ byte) * 16777619u;
+  if (!variable("MASTER_PORT")) env.master_port = static_cast<int>(kFirst + hash % kCount);
+}
+
+LaunchEnv open_mpi() {
+  auto env = read({"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                   "OMPI_COMM_WORLD_LOCAL_SIZE"});
+  check<UsageError>(env.local_world_size == env.world_size || variable("MASTER_ADDR"), "mpirun starts ", env.world_size,
+                    " ranks, ", env.local_world_size, " of them on this machine, and MASTER_ADDR is not set. Give the ",
+                    "name of rank 0's machine: mpirun -x MASTER_ADDR=NAME.");
+  if (const char* job = variable("PMIX_NAMESPACE")) use_port_of_job(env, job);
+  return env;
+}
+
+// Entry `node` of a list such as "2(x3),1": three nodes have 2 tasks, one has 1.
+int tasks_of_node(const char* name, int node) {
+  std::istringstream entries(variable(name));
+  for (std::string entry; std::getline(entries, entry, ',');) {
+    int tasks = 0, nodes = 1;
+    if (std::sscanf(entry.c_str(), "%d(x%d)", &tasks, &nodes) < 1) break;
+    if (node < nodes) return tasks;
+    node -= nodes;
+  }
+  fail<UsageError>("environment variable ", name, " is '", variable(name), "', which tells no number of tasks for ",
+                   "this node. Correct it.");
+}
+
+// "gpu[07-09,12],big1" -> "gpu07"
+std::string first_host(const std::string& list) {
+  const auto end = list.find_first_of("[,");
+  auto host = list.substr(0, end);
+  if (end != std::string::npos && list[end] == '[')
+    host += list.substr(end + 1, list.find_first_of("-,]", end) - end - 1);
+  return host;
+}
+
+LaunchEnv slurm() {
+  constexpr const char* kTasks = "SLURM_STEP_TASKS_PER_NODE";
+  const Names names = {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""};
+  auto env = read(names);
+  if (variable(kTasks)) {
+    env.local_world_size = tasks_of_node(kTasks, variable("SLURM_NODEID") ? number("SLURM_NODEID", 0, kMostRanks) : 0);
+    check_local(env, {names.launcher, names.rank, names.size, names.local_rank, kTasks});
+  }
+  if (!variable("MASTER_ADDR") && env.local_world_size < env.world_size) {
+    const char* nodes = variable("SLURM_STEP_NODELIST");
+    check<UsageError>(nodes, "Slurm starts ", env.world_size, " tasks, ", env.local_world_size,
+                      " of them on this node, and neither MASTER_ADDR nor SLURM_STEP_NODELIST is set. Export rank 0's ",
+                      "node in MASTER_ADDR.");
+    env.master_address = first_host(nodes);
+  }
+  if (const char* job = variable("SLURM_JOB_ID")) use_port_of_job(env, text_of(job, ".", variable("SLURM_STEP_ID")));
   return env;
 }
 
@@ -59,16 +124,8 @@ std::optional<LaunchEnv> LaunchEnv::from_environment() {
                       "RANK and WORLD_SIZE are set, MASTER_ADDR or MASTER_PORT is not. Set all of them or none.");
     return env;
   }
-  if (variable("OMPI_COMM_WORLD_SIZE") || variable("OMPI_COMM_WORLD_RANK")) {
-    return read({"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                 "OMPI_COMM_WORLD_LOCAL_SIZE"});
-  }
-  if (variable("SLURM_PROCID") && variable("SLURM_NTASKS") && variable("SLURM_STEP_ID")) {
-    auto env = read({"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"});
-    check<UsageError>(env.world_size == 1 || variable("MASTER_ADDR"), "Slurm starts ", env.world_size,
-                      " tasks, and MASTER_ADDR is not set. Export the first node's name in it.");
-    return env;
-  }
+  if (variable("OMPI_COMM_WORLD_SIZE") || variable("OMPI_COMM_WORLD_RANK")) return open_mpi();
+  if (variable("SLURM_PROCID") && variable("SLURM_NTASKS") && variable("SLURM_STEP_ID")) return slurm();
   return std::nullopt;
 }
 

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <thread>
 
@@ -130,6 +131,66 @@ TEST(Torchrun, GetsOneMessageFromRanksThatAllFail) {
   }
 }
 
+std::vector<std::string> mpirun(const std::vector<std::string>& program) {
+  std::vector<std::string> command = {PARDIFF_MPIRUN, "--allow-run-as-root", "--oversubscribe", "-np", "2"};
+  command.insert(command.end(), program.begin(), program.end());
+  return command;
+}
+
+TEST(Mpirun, StartsRanksThatMakeThePicture) {
+  const TemporaryFolder folder;
+  const auto result = run_child(mpirun(generate_command(folder / "two.png", {"--ulysses-degree", "2"})));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  ASSERT_EQ(run_child(generate_command(folder / "own.png", {"--ulysses-degree", "2"})).exit_code, 0);
+  EXPECT_EQ(content_of(folder / "two.png"), content_of(folder / "own.png"));
+}
+
+TEST(Mpirun, RunsTwoJobsAtOnce) {
+  const TemporaryFolder folder;
+  ChildProcess first(mpirun(generate_command(folder / "first.png", {"--ulysses-degree", "2"})));
+  ChildProcess second(mpirun(generate_command(folder / "second.png", {"--ring-degree", "2"})));
+  for (auto* job : {&first, &second}) {
+    const auto result = job->wait();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"first.png", "second.png"}));
+}
+
+TEST(Mpirun, GetsOneMessageFromRanksThatAllFail) {
+  const TemporaryFolder folder;
+  for (const auto& [flag, value, code] :
+       {std::tuple{"--ulysses-degree", "3", 2}, {"--attention-backend", "flash", 1}}) {
+    const auto result = run_child(mpirun(generate_command(folder / "x.png", {flag, value})));
+    EXPECT_EQ(result.exit_code, code) << result.err;
+    EXPECT_EQ(result.errors().size(), 1u) << result.err;
+    EXPECT_TRUE(folder.names().empty());
+  }
+}
+
+// mpirun gives its ranks groups of their own, and may leave before the last one does.
+bool has_ended(pid_t process) {
+  for (int tries = 0; tries < 1000; ++tries) {
+    std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+    std::string text;
+    if (!std::getline(file, text)) return true;
+    if (text.compare(text.rfind(')') + 2, 1, "Z") == 0) return true;  // dead, and nobody has asked yet
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+TEST(Mpirun, EndsAllRanksWhenOneIsKilled) {
+  const TemporaryFolder folder;
+  ChildProcess child(mpirun(long_command(folder)));
+  ASSERT_TRUE(child.says("step "));
+  const auto ranks = child.children();
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(ranks[0], SIGKILL);
+  EXPECT_NE(child.wait(std::chrono::seconds(20)).exit_code, 0);
+  expect_nothing_left(child, folder);
+  for (const auto rank : ranks) EXPECT_TRUE(has_ended(rank)) << rank;
+}
+
 // Two processes with the variables of another launcher.
 std::vector<ChildResult> run_two(const std::vector<std::string>& command,
                                  const std::function<std::vector<std::string>(int rank)>& environment) {
@@ -153,8 +214,8 @@ std::vector<std::string> open_mpi(int rank) {
 
 std::vector<std::string> slurm(int rank) {
   const auto text = std::to_string(rank);
-  return {"SLURM_PROCID=" + text,    "SLURM_LOCALID=" + text, "SLURM_NTASKS=2",
-          "SLURM_NTASKS_PER_NODE=2", "SLURM_STEP_ID=0",       "MASTER_ADDR=127.0.0.1"};
+  return {"SLURM_PROCID=" + text, "SLURM_LOCALID=" + text,       "SLURM_NTASKS=2",
+          "SLURM_STEP_ID=0",      "SLURM_STEP_TASKS_PER_NODE=2", "SLURM_STEP_NODELIST=here"};
 }
 
 std::vector<std::string> plain(int rank) {

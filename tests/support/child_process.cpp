@@ -30,7 +30,7 @@ std::string content(const fs::path& path) {
 
 bool is_launchers(const std::string& entry) {
   for (const char* prefix :
-       {"RANK=", "WORLD_SIZE=", "LOCAL_", "MASTER_", "TORCHELASTIC_", "OMPI_", "SLURM_", "PARDIFF_"}) {
+       {"RANK=", "WORLD_SIZE=", "LOCAL_", "MASTER_", "TORCHELASTIC_", "OMPI_", "PMIX_", "SLURM_", "PARDIFF_"}) {
     if (entry.starts_with(prefix)) return true;
   }
   return false;

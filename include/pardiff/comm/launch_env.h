@@ -18,7 +18,8 @@ struct LaunchEnv {
   std::string launcher;
 
   /// Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT as torchrun sets them, or Open MPI's or Slurm's
-  /// equivalents. Nothing of the kind set: no value.
+  /// equivalents, which know no master: it is this machine, or the first of a Slurm step's, on a port of the job's own.
+  /// Nothing of the kind set: no value.
   /// Throws: UsageError for half-set, contradictory or meaningless values.
   static std::optional<LaunchEnv> from_environment();
 };

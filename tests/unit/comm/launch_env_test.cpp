@@ -29,8 +29,12 @@ constexpr const char* kVariables[] = {"RANK",
                                       "SLURM_PROCID",
                                       "SLURM_NTASKS",
                                       "SLURM_LOCALID",
-                                      "SLURM_NTASKS_PER_NODE",
-                                      "SLURM_STEP_ID"};
+                                      "SLURM_NODEID",
+                                      "SLURM_JOB_ID",
+                                      "SLURM_STEP_ID",
+                                      "SLURM_STEP_NODELIST",
+                                      "SLURM_STEP_TASKS_PER_NODE",
+                                      "PMIX_NAMESPACE"};
 
 // Exactly the given launcher variables while it lives.
 class Environment {
@@ -98,24 +102,67 @@ TEST(LaunchEnv, ReadsOpenMpi) {
   const auto env = read({{"OMPI_COMM_WORLD_RANK", "3"},
                          {"OMPI_COMM_WORLD_SIZE", "4"},
                          {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                         {"MASTER_ADDR", "first"}});
   EXPECT_EQ(env.launcher, "Open MPI");
   EXPECT_EQ(env.rank, 3);
   EXPECT_EQ(env.local_rank, 1);
   EXPECT_EQ(env.local_world_size, 2);
-  EXPECT_EQ(env.master_address, "127.0.0.1");
+  EXPECT_EQ(env.master_address, "first");
+}
+
+// One of 4 ranks of this machine, which mpirun of one machine tells no address.
+std::map<std::string, std::string> mpi_job(const std::string& job) {
+  return {{"OMPI_COMM_WORLD_RANK", "3"},
+          {"OMPI_COMM_WORLD_SIZE", "4"},
+          {"OMPI_COMM_WORLD_LOCAL_RANK", "3"},
+          {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+          {"PMIX_NAMESPACE", job}};
+}
+
+TEST(LaunchEnv, GivesEveryJobOfAMachineAPortOfItsOwn) {
+  const auto one = read(mpi_job("1425866753")), again = read(mpi_job("1425866753")),
+             other = read(mpi_job("1425801217"));
+  EXPECT_EQ(one.master_address, "127.0.0.1");
+  EXPECT_EQ(one.master_port, again.master_port);
+  EXPECT_NE(one.master_port, other.master_port);
+  auto given = mpi_job("1425866753");
+  given["MASTER_PORT"] = "7";
+  EXPECT_EQ(read(given).master_port, 7);
 }
 
 TEST(LaunchEnv, ReadsASlurmStep) {
   const auto env = read({{"SLURM_PROCID", "2"},
                          {"SLURM_NTASKS", "4"},
                          {"SLURM_LOCALID", "0"},
-                         {"SLURM_NTASKS_PER_NODE", "2"},
+                         {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
                          {"SLURM_STEP_ID", "0"},
                          {"MASTER_ADDR", "first"}});
   EXPECT_EQ(env.launcher, "Slurm");
   EXPECT_EQ(env.rank, 2);
+  EXPECT_EQ(env.local_world_size, 2);
   EXPECT_EQ(env.master_address, "first");
+}
+
+// One task of a step over several nodes.
+std::map<std::string, std::string> slurm_task(const std::string& nodes, const std::string& tasks,
+                                              const std::string& node) {
+  return {{"SLURM_PROCID", "0"},          {"SLURM_LOCALID", "0"}, {"SLURM_NTASKS", "7"},
+          {"SLURM_JOB_ID", "12"},         {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_TASKS_PER_NODE", tasks},
+          {"SLURM_STEP_NODELIST", nodes}, {"SLURM_NODEID", node}};
+}
+
+TEST(LaunchEnv, FindsTheMasterAndTheLocalRanksOfASlurmStepByItself) {
+  EXPECT_EQ(read(slurm_task("gpu[07-09,12],big1", "2(x3),1", "0")).master_address, "gpu07");
+  EXPECT_EQ(read(slurm_task("gpu[3,5]", "4,3", "0")).master_address, "gpu3");
+  EXPECT_EQ(read(slurm_task("big1,gpu2", "4,3", "0")).master_address, "big1");
+  EXPECT_EQ(read(slurm_task("big1", "7", "0")).master_address, "127.0.0.1");
+  EXPECT_EQ(read(slurm_task("gpu[1-4]", "2(x3),1", "2")).local_world_size, 2);
+  EXPECT_EQ(read(slurm_task("gpu[1-4]", "2(x3),1", "3")).local_world_size, 1);
+  const auto one = slurm_task("big1", "7", "0");
+  auto next_step = one;
+  next_step["SLURM_STEP_ID"] = "1";
+  EXPECT_NE(read(one).master_port, read(next_step).master_port);
 }
 
 TEST(LaunchEnv, ASlurmAllocationWithoutAStepIsNoLauncher) {
@@ -142,7 +189,12 @@ TEST(LaunchEnv, RefusesHalfSetAndMeaninglessValues) {
                   {"MASTER_PORT", "7"}},
                  {"LOCAL_RANK is 1", "LOCAL_WORLD_SIZE is 1"});
   expect_refused({{"OMPI_COMM_WORLD_SIZE", "2"}}, {"OMPI_COMM_WORLD_RANK is not set"});
-  expect_refused({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}}, {"MASTER_ADDR is not set"});
+  expect_refused({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}},
+                 {"MASTER_ADDR is not set", "mpirun -x"});
+  expect_refused(
+      {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}},
+      {"neither MASTER_ADDR nor SLURM_STEP_NODELIST"});
+  expect_refused(slurm_task("gpu[1-4]", "2(x3)", "3"), {"SLURM_STEP_TASKS_PER_NODE is '2(x3)'"});
 }
 
 }  // namespace
