@@ -164,7 +164,11 @@ std::vector<Measured> measure(const AttentionProblem& problem, const std::vector
           attention->set_backend(ways[w].backend);
           attention->share(testing::share_attention(world, ways[w]));
           const auto start = world.counter().counts();
-          const auto out = attention->forward(query, key, value, {.query_layout = layout, .key_layout = layout});
+          const auto out = attention->forward(query, key, value,
+                                              {.query_layout = layout,
+                                               .key_layout = layout,
+                                               .mask = solved.mask,
+                                               .is_causal = problem.mask == MaskKind::kCausal});
           const auto middle = world.counter().counts();
           out.sum().backward();
           const auto end = world.counter().counts();
@@ -197,6 +201,9 @@ TEST_P(AttentionTraffic, IsExactlyTheFormulaInEveryMode) {
       {.image = 7, .text = 5, .heads = 4, .key_heads = 4, .batch = 2},  // uneven, and ranks without heads at 6
       {.image = 1, .text = 2, .heads = 8, .key_heads = 2},              // ranks without tokens
       {.image = 11, .text = 3, .heads = 1, .key_heads = 1},             // ranks without heads
+      // A mask is whole on every rank, and a block that no query may see moves all the same.
+      {.image = 7, .text = 5, .heads = 6, .key_heads = 3, .mask = MaskKind::kCausal},
+      {.image = 9, .text = 2, .heads = 3, .key_heads = 3, .mask = MaskKind::kKeyPadding},
   };
   for (const auto& problem : problems) {
     auto ways = ways_for(problem, GetParam());
