@@ -189,6 +189,7 @@ at::Tensor Checkpoint::tensor(const std::string& name, const TensorSlice& slice)
                       in_quotes(name), " add up to more than 2^63.");
   }
   shape[static_cast<std::size_t>(slice.dim)] = length;
+  const MappedReading reading;
   const auto part = at::empty(shape, at::TensorOptions().dtype(info.dtype));
   auto* to = static_cast<std::byte*>(part.data_ptr());
   for (int64_t row = 0; part.numel() > 0 && row < rows.outer; ++row) {
@@ -199,6 +200,7 @@ at::Tensor Checkpoint::tensor(const std::string& name, const TensorSlice& slice)
       to += bytes;
     }
   }
+  reading.finish();
   state_->bytes_copied += static_cast<int64_t>(part.nbytes());
   return part;
 }

@@ -13,18 +13,6 @@
 namespace pardiff {
 namespace {
 
-class Descriptor {
- public:
-  explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() { ::close(descriptor_); }
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
 [[noreturn]] void fail_to_open(const std::filesystem::path& path, int error) {
   std::error_code ignored;
   if (error == ENOENT && std::filesystem::is_symlink(path, ignored)) {
@@ -52,19 +40,30 @@ int open_for_reading(const std::filesystem::path& path) {
 
 }  // namespace
 
+Descriptor::~Descriptor() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
 std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  const Descriptor file(open_for_reading(path));
+  Descriptor file(open_for_reading(path));
   const int64_t size = size_of_regular_file(file.get(), path);
-  if (size == 0) return std::shared_ptr<const MappedFile>(new MappedFile(nullptr, 0));
+  if (size == 0) return std::shared_ptr<const MappedFile>(new MappedFile(std::move(file), nullptr, 0, path.string()));
   // Private and writable: a caller that updates a weight in place gets pages of its own instead of a SIGSEGV.
   void* const data = ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
   check<CheckpointError>(data != MAP_FAILED, "cannot map ", path.string(), " (", size,
                          " bytes) into memory: ", std::strerror(errno), ".");
-  return std::shared_ptr<const MappedFile>(new MappedFile(static_cast<std::byte*>(data), size));
+  return std::shared_ptr<const MappedFile>(
+      new MappedFile(std::move(file), static_cast<std::byte*>(data), size, path.string()));
+}
+
+MappedFile::MappedFile(Descriptor file, std::byte* data, int64_t size, const std::string& path)
+    : file_(std::move(file)), data_(data), size_(size) {
+  if (data_ != nullptr) watched_.emplace(data_, size_, file_.get(), path);
 }
 
 MappedFile::~MappedFile() {
+  watched_.reset();
   if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(size_));
 }
 

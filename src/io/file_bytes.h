@@ -2,12 +2,30 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "io/mapped_reading.h"
 
 namespace pardiff {
 
-/// A file mapped into memory for reading. Writes to the pages stay in this process.
+/// A file that is open, and closed with this object.
+class Descriptor {
+ public:
+  explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
+  Descriptor(Descriptor&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  Descriptor& operator=(Descriptor&&) = delete;
+  ~Descriptor();
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+/// A file mapped into memory for reading. Writes to the pages stay in this process. Pages are read under a
+/// MappedReading.
 class MappedFile {
  public:
   /// Throws: CheckpointError if there is no such regular file or it cannot be mapped.
@@ -21,9 +39,12 @@ class MappedFile {
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), static_cast<std::size_t>(size_)}; }
 
  private:
-  MappedFile(std::byte* data, int64_t size) : data_(data), size_(size) {}
+  MappedFile(Descriptor file, std::byte* data, int64_t size, const std::string& path);
+
+  Descriptor file_;
   std::byte* data_;
   int64_t size_;
+  std::optional<WatchedMapping> watched_;
 };
 
 /// Reads a whole file of at most `max_bytes`.

@@ -193,6 +193,7 @@ std::vector<png_bytep> rows_of(Bytes& rgb, int width, int height) {
 }  // namespace
 
 PngContent read_png(const std::filesystem::path& path) {
+  const MappedReading reading;
   const auto file = MappedFile::open(path);
   refuse_git_lfs_pointer(file->text(), path);
   if (file->size() < 8 || png_sig_cmp(reinterpret_cast<png_const_bytep>(file->data()), 0, 8) != 0) {
@@ -214,6 +215,7 @@ PngContent read_png(const std::filesystem::path& path) {
   auto rows = rows_of(content.image.rgb, content.image.width, content.image.height);
   if (!read_rows(reader, rows.data())) fail_to_read(path, reader.error.message.data());
   content.text = text_in(reader);
+  reading.finish();
   return content;
 }
 

@@ -29,7 +29,7 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
   auto state = std::make_shared<State>();
   state->path = path;
   state->mapping = MappedFile::open(path);
-  state->header = read_safetensors_header(state->mapping->text(), path.string());
+  state->header = with_whole_files([&] { return read_safetensors_header(state->mapping->text(), path.string()); });
   for (std::size_t i = 0; i < state->header.tensors.size(); ++i) state->index.emplace(state->header.tensors[i].name, i);
   SafetensorsFile file;
   file.state_ = std::move(state);
@@ -58,6 +58,7 @@ bool SafetensorsFile::is_aligned(const std::string& name) const {
 at::Tensor SafetensorsFile::tensor(const std::string& name) const {
   const auto& found = info(name);
   std::byte* const data = state_->bytes(found);
+  const MappedReading reading;
   if (found.dtype == at::kBool) {
     // Any other byte in a C++ bool is undefined behaviour for all that computes with it.
     const auto* wrong = std::find_if(data, data + found.bytes(), [](std::byte value) { return value > std::byte{1}; });
@@ -71,6 +72,7 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
         data, found.shape, [keep = state_](void*) {}, options);
   }
   std::vector<std::byte> aligned(data, data + found.bytes());
+  reading.finish();
   auto* const copy = new std::vector<std::byte>(std::move(aligned));
   return at::from_blob(
       copy->data(), found.shape, [copy](void*) { delete copy; }, options);
@@ -137,6 +139,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
 
 AtomicFile SafetensorsWriter::write() const {
   AtomicFile file(path_);
+  const MappedReading reading;  // of what `make` may take from another checkpoint
   file.write(header_.data(), header_.size());
   for (const auto& tensor : tensors_) {
     // resolve: a lazy conjugate or negation is a flag that the bytes do not show.
@@ -145,8 +148,14 @@ AtomicFile SafetensorsWriter::write() const {
                       "cannot write ", path_.string(), ": tensor ", in_quotes(tensor.name), " was made as ",
                       plain.scalar_type(), " ", plain.sizes(), ", not as ", tensor.dtype, " ",
                       at::IntArrayRef(tensor.shape), ".");
-    file.write(plain.data_ptr(), static_cast<std::size_t>(plain.nbytes()));
+    try {
+      file.write(plain.data_ptr(), static_cast<std::size_t>(plain.nbytes()));
+    } catch (const CheckpointError&) {
+      reading.finish();  // the kernel met the missing pages, not this process: a bad address of the source
+      throw;
+    }
   }
+  reading.finish();
   return file;
 }
 

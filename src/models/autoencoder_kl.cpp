@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "io/mapped_reading.h"
 #include "models/autoencoder_kl_blocks.h"
 #include "models/config_rules.h"
 
@@ -139,7 +140,8 @@ at::Tensor AutoencoderKLImpl::decode(const at::Tensor& latents) {
                      "this AutoencoderKL was made without its decoder. Make it with "
                      "AutoencoderParts::kAll or kDecoder.");
   check_picture(latents, "latents", config_.latent_channels, 1);
-  return decoder_->forward(post_quant_conv_ ? post_quant_conv_->forward(latents) : latents);
+  return with_whole_files(
+      [&] { return decoder_->forward(post_quant_conv_ ? post_quant_conv_->forward(latents) : latents); });
 }
 
 LatentDistribution AutoencoderKLImpl::encode(const at::Tensor& image) {
@@ -147,8 +149,10 @@ LatentDistribution AutoencoderKLImpl::encode(const at::Tensor& image) {
                      "this AutoencoderKL was made without its encoder. Make it with "
                      "AutoencoderParts::kAll or kEncoder.");
   check_picture(image, "a picture", config_.in_channels, config_.scale_factor());
-  const auto moments = encoder_->forward(image);
-  const auto halves = (quant_conv_ ? quant_conv_->forward(moments) : moments).chunk(2, 1);
+  const auto halves = with_whole_files([&] {
+    const auto moments = encoder_->forward(image);
+    return (quant_conv_ ? quant_conv_->forward(moments) : moments).chunk(2, 1);
+  });
   return {.mean = halves[0], .logvar = at::clamp(halves[1], -30.0, 20.0)};
 }
 

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "io/mapped_reading.h"
 #include "models/activation_names.h"
 #include "models/config_rules.h"
 #include "models/token_ids.h"
@@ -161,6 +162,7 @@ at::Tensor ClipTextModelImpl::end_of_text(const at::Tensor& input_ids) const {
 }
 
 ClipTextOutput ClipTextModelImpl::forward(const at::Tensor& input_ids) {
+  const MappedReading reading;
   check_token_ids(input_ids, class_name(), config_.vocab_size, config_.max_position_embeddings);
   const auto positions = at::arange(input_ids.size(1), input_ids.options());
   auto x = token_embedding_->forward(input_ids) + position_embedding_->forward(positions);
@@ -168,6 +170,7 @@ ClipTextOutput ClipTextModelImpl::forward(const at::Tensor& input_ids) {
   ClipTextOutput output{.last_hidden_state = final_layer_norm_->forward(x), .pooler_output = {}};
   const auto rows = at::arange(input_ids.size(0), input_ids.options().dtype(at::kLong));
   output.pooler_output = output.last_hidden_state.index({rows, end_of_text(input_ids)});
+  reading.finish();
   return output;
 }
 

@@ -2,6 +2,7 @@
 #include <pardiff/core/check.h>
 #include <pardiff/models/flux_transformer.h>
 
+#include "io/mapped_reading.h"
 #include "models/flux_blocks.h"
 
 namespace pardiff {
@@ -79,6 +80,7 @@ FluxTransformer2DModelImpl::FluxTransformer2DModelImpl(const FluxTransformerConf
 }
 
 at::Tensor FluxTransformer2DModelImpl::forward(const FluxTransformerInputs& whole_inputs) {
+  const MappedReading reading;
   auto inputs = checked(whole_inputs);
   for (auto [name, tensor] : {std::pair{"hidden_states", &inputs.hidden_states},
                               {"encoder_hidden_states", &inputs.encoder_hidden_states},
@@ -107,6 +109,7 @@ at::Tensor FluxTransformer2DModelImpl::forward(const FluxTransformerInputs& whol
   observe("norm_out", {image});
   const auto output = proj_out_->forward(image);
   observe("proj_out", {output});
+  reading.finish();
   return output;
 }
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <set>
 
+#include "io/mapped_reading.h"
+
 namespace pardiff {
 namespace {
 
@@ -76,6 +78,7 @@ void load_parameters(torch::nn::Module& module, const ParameterSource& source, c
   check_shapes(module, source, options, names);
   if (options.warns_of_unused) warn_of_unused(module, source, options);
   const at::NoGradGuard no_grad;
+  const MappedReading reading;
   for (auto& parameter : module.named_parameters()) {
     const auto slice = options.slices.find(parameter.key());
     const auto wanted = slice == options.slices.end() ? std::nullopt : std::optional(slice->second);
@@ -84,6 +87,7 @@ void load_parameters(torch::nn::Module& module, const ParameterSource& source, c
     if (options.dtype_of) dtype = options.dtype_of(parameter.key(), dtype);
     parameter.value().set_data(tensor.to(options.device, dtype));
   }
+  reading.finish();
 }
 
 }  // namespace pardiff

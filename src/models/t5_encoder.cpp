@@ -9,6 +9,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "io/mapped_reading.h"
 #include "models/activation_names.h"
 #include "models/config_rules.h"
 #include "models/token_ids.h"
@@ -271,12 +272,15 @@ T5EncoderModelImpl::T5EncoderModelImpl(const T5Config& config, const nn::Paramet
 }
 
 at::Tensor T5EncoderModelImpl::forward(const at::Tensor& input_ids) {
+  const MappedReading reading;
   check_token_ids(input_ids, class_name(), config_.vocab_size, 0);
   const auto first = block_->ptr<T5BlockImpl>(0);
   const auto position_bias = first->self_attention->attention->position_bias(input_ids.size(1));
   auto x = shared_->forward(input_ids);
   for (const auto& block : *block_) x = block->as<T5Block>()->forward(x, position_bias);
-  return final_layer_norm_->forward(x);
+  x = final_layer_norm_->forward(x);
+  reading.finish();
+  return x;
 }
 
 TensorParallelPlan T5EncoderModelImpl::tensor_parallel_plan() const {
