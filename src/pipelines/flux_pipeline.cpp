@@ -14,6 +14,7 @@
 #include "pipelines/flux_memory.h"
 #include "pipelines/flux_text.h"
 #include "pipelines/part_loading.h"
+#include "pipelines/run_identity.h"
 #include "pipelines/sha256.h"
 #include "pipelines/stopwatch.h"
 
@@ -57,6 +58,15 @@ void check_fit(const char* what, int64_t taken, const char* from, int64_t given)
                      ". These parts are not of one model.");
 }
 
+std::string description(const ParallelConfig& config) {
+  const auto context = config.context_parallel_config.value_or(ContextParallelConfig{});
+  return text_of("ring ", context.ring(), ", ulysses ", context.ulysses(), ", rotate ", context.rotate_method,
+                 ", convert_to_fp32 ", context.convert_to_fp32, ", ulysses_anything ", context.ulysses_anything,
+                 ", ring_anything ", context.ring_anything, ", tp ",
+                 config.tensor_parallel_config ? config.tensor_parallel_config->degree() : 1, ", cfg ",
+                 config.cfg_degree, ", dp ", config.dp_degree);
+}
+
 // What makes ranks' pictures differ beside the inputs.
 std::string description(const FluxTransformerConfig& config, at::ScalarType dtype) {
   return text_of(dtype, " ", sha256(config.to_json()).substr(0, 16));
@@ -83,6 +93,8 @@ struct FluxPipeline::State {
   }
 
   void load(const FluxPipelineOptions& options);
+  RunIdentity identity(const FluxPipelineOptions& options) const;
+  void agree();
 
   void check_inputs(const FluxPipelineInputs& inputs) const;
   void check_tensors(const FluxPipelineInputs& inputs, const flux::Workload& work) const;
@@ -108,7 +120,24 @@ struct FluxPipeline::State {
   ParameterBytes bytes{};   // of transformer and VAE
   double load_seconds = 0;  // not yet reported
   std::map<std::string, OperationCount> counts_before{};
+  RunIdentity not_agreed_on{};  // emptied once all ranks have compared it
 };
+
+RunIdentity FluxPipeline::State::identity(const FluxPipelineOptions& options) const {
+  const auto& parallel = options.parallel_config.config();
+  RunIdentity fields = {
+      {"the version of pardiff", library_version()},
+      {"whether and how the model is parallel", parallel ? description(*parallel) : "it is not"},
+      {"the dtype", options.dtype ? text_of(*options.dtype) : "that of the files"},
+      {"the attention backend", options.attention_backend.empty() ? "default" : options.attention_backend},
+      {"the scheduler's config", sha256(scheduler.config().to_json()).substr(0, 16)}};
+  add_identity(fields, "the transformer", transformer);
+  add_identity(fields, "the VAE", vae);
+  for (const auto& field : text.identity()) fields.push_back(field);
+  return fields;
+}
+
+void FluxPipeline::State::agree() { agree_on(std::exchange(not_agreed_on, {}), world); }
 
 // What is wrong with any part is found before one is read.
 void FluxPipeline::State::load(const FluxPipelineOptions& options) {
@@ -134,6 +163,8 @@ FluxPipeline FluxPipeline::from_pretrained(const std::string& model, World& worl
   if (const auto& config = options.parallel_config.config()) {
     state->transformer.model->check_parallelism(*config, world);
   }
+  state->not_agreed_on = state->identity(options);
+  if (options.parallel_config.config()) state->agree();  // loading will communicate
   state->load(options);
   state->counts_before = counts;
   state->load_seconds = watch.seconds();
@@ -329,6 +360,7 @@ FluxPipelineOutput FluxPipeline::generate(const FluxPipelineInputs& inputs, cons
                             .callback_on_step_end = inputs.callback_on_step_end,
                             .keep_latents = options.keep_latents,
                             .keep_transformer_inputs = options.keep_transformer_inputs};
+  state.agree();
   state.encode(inputs, denoising, output);
   state.prepare(inputs, denoising, output);
   const Stopwatch watch;

@@ -30,6 +30,8 @@ TextStage::TextStage(const std::filesystem::path& folder, const FluxPipelineOpti
       clip_tokenizer_(options.tokenizer ? *options.tokenizer : ClipTokenizer::from_pretrained(folder / "tokenizer")),
       t5_tokenizer_(options.tokenizer_2 ? *options.tokenizer_2 : T5Tokenizer::from_pretrained(folder / "tokenizer_2")) {
   open();
+  add_identity(identity_, "the CLIP encoder", clip_);
+  add_identity(identity_, "the T5 encoder", t5_);
   prompt_dim_ = t5_.model->config().d_model;
   pooled_dim_ = clip_.model->config().hidden_size;
   const int64_t places = clip_.model->config().max_position_embeddings;

@@ -8,6 +8,7 @@
 
 #include "pipelines/flux_condition.h"
 #include "pipelines/part_loading.h"
+#include "pipelines/run_identity.h"
 
 namespace pardiff::flux {
 
@@ -28,6 +29,10 @@ class TextStage {
 
   /// Finds out whether the encoders' files hold what they need. Throws: CheckpointError.
   void check_files() const;
+
+  /// Configs and checkpoints of the encoders, as they were opened.
+  const RunIdentity& identity() const { return identity_; }
+
   /// Reads the encoders' weights, unless they are there.
   void load();
   /// Frees the encoders' weights, unless they are to be kept.
@@ -56,6 +61,7 @@ class TextStage {
   bool loaded_ = false;
   int64_t prompt_dim_ = 0, pooled_dim_ = 0;
   ParameterBytes bytes_{};
+  RunIdentity identity_;
 };
 
 }  // namespace pardiff::flux
