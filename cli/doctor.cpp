@@ -4,7 +4,6 @@
 #include <pardiff/comm/launch_env.h>
 #include <pardiff/core/check.h>
 #include <pardiff/core/device.h>
-#include <sched.h>
 #include <torch/version.h>
 
 #include <fstream>
@@ -43,12 +42,6 @@ std::string value_in(const char* path, const std::string& key) {
   return "unknown";
 }
 
-int allowed_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 std::string yes_or(const std::string& why_not) { return why_not.empty() ? "yes" : "no: " + why_not; }
 
 void print_backends(const std::string& why_no_cuda_here) {
@@ -76,6 +69,7 @@ int doctor() {
   line("cuda", yes_or(no_cuda));
   print_backends(no_cuda);
   heading("transports (--comm)");
+  line("shm", "yes: shared memory among ranks of one host, for tensors on the cpu");
   line("gloo", "yes: TCP sockets, for tensors on the cpu");
   line("nccl", yes_or(no_cuda));
   heading("launch");

@@ -1,6 +1,8 @@
 #include "comm/rendezvous.h"
 
 #include <pardiff/core/check.h>
+#include <pardiff/core/device.h>
+#include <pardiff/core/log.h>
 
 #include <cstdlib>
 #include <thread>
@@ -9,6 +11,7 @@
 
 #include "comm/backends/gloo.h"
 #include "comm/backends/nccl.h"
+#include "comm/backends/shm.h"
 
 namespace pardiff::comm {
 namespace {
@@ -19,13 +22,17 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 class TcpRendezvous : public Rendezvous {
  public:
-  TcpRendezvous(const LaunchEnv& env, std::chrono::milliseconds timeout)
-      : timeout_(timeout), one_host_(env.local_world_size == env.world_size), local_rank_(env.local_rank) {
+  TcpRendezvous(const LaunchEnv& env, const WorldOptions& world)
+      : timeout_(std::chrono::seconds(world.timeout_s)),
+        comm_(world.comm),
+        shm_(make_shm_engine(timeout_, allowed_cores() >= env.local_world_size)),
+        one_host_(env.local_world_size == env.world_size),
+        local_rank_(env.local_rank) {
     c10d::TCPStoreOptions options;
     options.port = static_cast<uint16_t>(env.master_port);
     options.isServer = !env.store_is_served && env.rank == 0;
     options.waitWorkers = false;
-    options.timeout = timeout;
+    options.timeout = timeout_;
     try {
       tcp_ = c10::make_intrusive<c10d::TCPStore>(env.master_address, options);
     } catch (const std::exception& error) {
@@ -62,6 +69,9 @@ class TcpRendezvous : public Rendezvous {
 
   std::shared_ptr<GroupBackend> make_group(const std::string& name, int rank, int size,
                                            at::DeviceType device) override {
+    if (device == at::kCPU) {
+      if (auto shared = group_in_shared_memory(name, rank, size)) return shared;
+    }
     std::shared_ptr<GroupBackend> group;
     guarded(name, [&] {
       const auto store = c10::make_intrusive<c10d::PrefixStore>(name, store_);
@@ -72,6 +82,24 @@ class TcpRendezvous : public Rendezvous {
   }
 
  private:
+  // Null: this group goes over Gloo, on all of its ranks.
+  std::shared_ptr<GroupBackend> group_in_shared_memory(const std::string& name, int rank, int size) {
+    if (comm_ != "auto" && comm_ != "shm") return nullptr;
+    int round = 0;
+    const auto exchange = [&](const std::string& text) {
+      const auto key = text_of("shm/", name, "/", round++, "/");
+      publish(key + std::to_string(rank), text);
+      std::vector<std::string> texts;
+      for (int peer = 0; peer < size; ++peer) texts.push_back(fetch(key + std::to_string(peer)));
+      return texts;
+    };
+    std::string reason;
+    auto group = make_shm_group(shm_, exchange, rank, size, reason);
+    check<ConfigError>(group || comm_ == "auto", "--comm shm cannot be used: ", reason, ". Use --comm gloo.");
+    if (!group) note(text_of("Gloo carries the group '", name, "': ", reason, "."));
+    return group;
+  }
+
   template <typename Action>
   void guarded(const std::string& key, const Action& action) {
     try {
@@ -85,6 +113,8 @@ class TcpRendezvous : public Rendezvous {
   }
 
   std::chrono::milliseconds timeout_;
+  std::string comm_;
+  std::shared_ptr<ShmEngine> shm_;
   bool one_host_;
   int local_rank_;
   c10::intrusive_ptr<c10d::TCPStore> tcp_;
@@ -98,8 +128,8 @@ std::string store_prefix() {
   return std::string("pardiff/") + (restart ? restart : "0");
 }
 
-std::shared_ptr<Rendezvous> meet_over_tcp(const LaunchEnv& env, std::chrono::milliseconds timeout) {
-  return std::make_shared<TcpRendezvous>(env, timeout);
+std::shared_ptr<Rendezvous> meet_over_tcp(const LaunchEnv& env, const WorldOptions& options) {
+  return std::make_shared<TcpRendezvous>(env, options);
 }
 
 namespace {

@@ -6,6 +6,7 @@
 
 #include "comm/backends/backend.h"
 #include "pardiff/comm/launch_env.h"
+#include "pardiff/comm/world.h"
 
 namespace pardiff::comm {
 
@@ -25,7 +26,7 @@ class Rendezvous {
 };
 
 /// Over TCP, as torchrun's agent or rank 0 serves it.
-std::shared_ptr<Rendezvous> meet_over_tcp(const LaunchEnv& env, std::chrono::milliseconds timeout);
+std::shared_ptr<Rendezvous> meet_over_tcp(const LaunchEnv& env, const WorldOptions& options);
 
 /// Whether this rank is the one that reports. `is_consequence`: its error only says that another rank is gone, so it
 /// lets that one speak first. Returns false after the other has reported, or had time to.

@@ -107,7 +107,7 @@ int run(const std::function<void(World&)>& work, const WorldOptions& options) {
     if (!found && ranks_to_start() > 1) return launch_ranks(ranks_to_start(), own_arguments());
     env = found.value_or(env);
     if (env.world_size > 1) {
-      rendezvous = comm::meet_over_tcp(env, std::chrono::seconds(options.timeout_s));
+      rendezvous = comm::meet_over_tcp(env, options);
     }
     world.reset(new World(env, options, rendezvous));
     work(*world);
@@ -126,7 +126,7 @@ int report_failure(const std::exception& error) {
   std::shared_ptr<comm::Rendezvous> rendezvous;
   try {
     env = LaunchEnv::from_environment().value_or(env);
-    if (env.world_size > 1) rendezvous = comm::meet_over_tcp(env, std::chrono::seconds(10));
+    if (env.world_size > 1) rendezvous = comm::meet_over_tcp(env, {.timeout_s = 10});
   } catch (const std::exception&) {
     // No launcher, or one that cannot be reached: everybody speaks for himself.
   }

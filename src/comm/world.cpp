@@ -4,7 +4,6 @@
 #include <pardiff/core/check.h>
 #include <pardiff/core/device.h>
 #include <pardiff/core/log.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -15,12 +14,6 @@
 
 namespace pardiff {
 namespace {
-
-int allowed_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
 
 int chosen_threads(int wanted, int local_ranks) {
   if (wanted > 0) return wanted;
@@ -44,13 +37,12 @@ at::Device chosen_device(const std::string& name, int local_rank) {
   return has_cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank)) : at::Device(at::kCPU);
 }
 
-// Each device has one transport; a name other than "auto" must be that one.
 void check_transport(const std::string& name, const at::Device& device) {
-  check<UsageError>(name == "auto" || name == "gloo" || name == "nccl", "unknown transport '", name,
-                    "' (comm). Use auto, gloo or nccl.");
-  const std::string own = device.is_cpu() ? "gloo" : "nccl";
-  check<ConfigError>(name == "auto" || name == own, "transport ", name, " (comm) carries no tensors of device ",
-                     device.str(), ". Use --comm ", own, ", or --device ", device.is_cpu() ? "cuda" : "cpu", ".");
+  check<UsageError>(name == "auto" || name == "shm" || name == "gloo" || name == "nccl", "unknown transport '", name,
+                    "' (comm). Use auto, shm, gloo or nccl.");
+  const bool fits = name == "auto" || device.is_cpu() == (name != "nccl");
+  check<ConfigError>(fits, "transport ", name, " (comm) carries no tensors of device ", device.str(), ". Use --comm ",
+                     device.is_cpu() ? "shm or gloo" : "nccl", ", or --device ", device.is_cpu() ? "cuda" : "cpu", ".");
 }
 
 std::string group_name(const std::vector<int>& ranks) { return "ranks-" + joined(ranks, "-"); }

@@ -1,7 +1,9 @@
 #include <ATen/Context.h>
 #include <dlfcn.h>
 #include <pardiff/core/device.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <filesystem>
 
 namespace pardiff {
@@ -46,5 +48,11 @@ const CudaPart& cuda_part() {
 std::string why_no_cuda() { return cuda_part().why_not; }
 
 void* cuda_function(const char* name) { return cuda_part().handle ? dlsym(cuda_part().handle, name) : nullptr; }
+
+int allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
 
 }  // namespace pardiff

@@ -100,9 +100,9 @@ TEST(World, AloneNeedsNobody) {
 TEST(World, TakesTheTransportOfItsDeviceAndRefusesOthersByName) {
   EXPECT_EQ(World(WorldOptions{.device = "cpu", .comm = "gloo"}).size(), 1);
   expect_failure<ConfigError>([] { World bad(WorldOptions{.device = "cpu", .comm = "nccl"}); },
-                              {"transport nccl", "device cpu", "--comm gloo"});
-  expect_failure<UsageError>([] { World bad(WorldOptions{.device = "cpu", .comm = "shm"}); },
-                             {"'shm'", "gloo or nccl"});
+                              {"transport nccl", "device cpu", "--comm shm or gloo"});
+  expect_failure<UsageError>([] { World bad(WorldOptions{.device = "cpu", .comm = "mpi"}); },
+                             {"'mpi'", "shm, gloo or nccl"});
 }
 
 }  // namespace
