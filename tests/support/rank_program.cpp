@@ -5,19 +5,24 @@
 namespace pardiff::testing {
 namespace {
 
-constexpr const char* kFlag = "--as-rank-of=";
+constexpr const char* kFlag = "--as-rank-of=";  // then the program, then the transport
 
 }  // namespace
 
 int run_tests_or_rank(int argc, char** argv, const RankPrograms& programs, const WorldOptions& options) {
   const std::string first = argc > 1 ? argv[1] : "";
-  if (first.starts_with(kFlag)) return run(programs.at(first.substr(std::string(kFlag).size())), options);
+  if (first.starts_with(kFlag)) {
+    auto own_options = options;
+    own_options.comm = argv[2];
+    return run(programs.at(first.substr(std::string(kFlag).size())), own_options);
+  }
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
 
-void expect_ranks_succeed(int ranks, const std::string& program) {
-  EXPECT_EQ(launch_ranks(ranks, {"ranks", kFlag + program}), 0) << ranks << " ranks of '" << program << "'";
+void expect_ranks_succeed(int ranks, const std::string& program, const std::string& comm) {
+  EXPECT_EQ(launch_ranks(ranks, {"ranks", kFlag + program, comm}), 0)
+      << ranks << " ranks of '" << program << "' over " << comm;
 }
 
 }  // namespace pardiff::testing

@@ -14,8 +14,8 @@ using RankPrograms = std::map<std::string, std::function<void(World&)>>;
 /// tests. Returns the exit code.
 int run_tests_or_rank(int argc, char** argv, const RankPrograms& programs, const WorldOptions& options);
 
-/// Starts this test program as `ranks` processes that run `program`, and expects them all to end well. The reason why
-/// not is what the ranks have printed.
-void expect_ranks_succeed(int ranks, const std::string& program);
+/// Starts this test program as `ranks` processes that run `program` over the transport `comm`, and expects them all to
+/// end well. The reason why not is what the ranks have printed.
+void expect_ranks_succeed(int ranks, const std::string& program, const std::string& comm = "auto");
 
 }  // namespace pardiff::testing
