@@ -20,6 +20,7 @@
 #include <pardiff/models/autoencoder_kl.h>
 #include <pardiff/models/clip_text_encoder.h>
 #include <pardiff/models/flux_transformer.h>
+#include <pardiff/models/gradients.h>
 #include <pardiff/models/load.h>
 #include <pardiff/models/model.h>
 #include <pardiff/models/t5_encoder.h>
@@ -32,6 +33,7 @@
 #include <pardiff/nn/modulation.h>
 #include <pardiff/nn/norm.h>
 #include <pardiff/nn/parameter.h>
+#include <pardiff/nn/recompute.h>
 #include <pardiff/nn/rope.h>
 #include <pardiff/nn/tensor_parallel.h>
 #include <pardiff/parallel/config.h>

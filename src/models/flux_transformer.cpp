@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <pardiff/core/check.h>
 #include <pardiff/models/flux_transformer.h>
+#include <pardiff/nn/recompute.h>
 
 #include "io/mapped_reading.h"
 #include "models/flux_blocks.h"
@@ -31,6 +32,43 @@ void check_per_sample(const char* name, const at::Tensor& tensor, int64_t batch)
   check<ShapeError>(tensor.defined() && tensor.dim() == 1 && (tensor.size(0) == batch || tensor.size(0) == 1), name,
                     tensor.defined() ? text_of(" has the shape ", tensor.sizes()) : std::string(" is missing"),
                     ". Give [", batch, "]: one value for each of the batch.");
+}
+
+std::vector<at::Tensor> run(flux::DoubleBlockImpl& block, const std::vector<at::Tensor>& inputs,
+                            const flux::Call& call) {
+  const auto streams = block.forward({inputs[0], inputs[1]}, call);
+  return {streams.text, streams.image};
+}
+
+std::vector<at::Tensor> run(flux::SingleBlockImpl& block, const std::vector<at::Tensor>& inputs,
+                            const flux::Call& call) {
+  return {block.forward(inputs[0], call)};
+}
+
+// The block alone, which keeps nothing of itself but what enters it. `streams` are its inputs.
+template <typename Block>
+std::vector<at::Tensor> run_recomputed(const std::shared_ptr<Block>& block, std::vector<at::Tensor> streams,
+                                       const flux::Call& call) {
+  streams.push_back(call.condition);
+  auto rest = call;
+  rest.condition.reset();
+  const auto segment = [block, rest](const std::vector<at::Tensor>& inputs) {
+    auto own = rest;
+    own.condition = inputs.back();
+    return run(*block, inputs, own);
+  };
+  std::vector<at::Tensor> trained;
+  for (const auto& parameter : block->parameters()) {
+    if (parameter.requires_grad()) trained.push_back(parameter);
+  }
+  return nn::recomputed(segment, streams, trained);
+}
+
+template <typename Block>
+std::vector<at::Tensor> run_block(const std::shared_ptr<torch::nn::Module>& module,
+                                  const std::vector<at::Tensor>& streams, const flux::Call& call, bool recompute) {
+  const auto block = std::dynamic_pointer_cast<Block>(module);
+  return recompute ? run_recomputed(block, streams, call) : run(*block, streams, call);
 }
 
 }  // namespace
@@ -114,11 +152,12 @@ at::Tensor FluxTransformer2DModelImpl::forward(const FluxTransformerInputs& whol
 }
 
 at::Tensor FluxTransformer2DModelImpl::through_blocks(at::Tensor text, at::Tensor image, const flux::Call& call) {
+  const bool recompute = gradient_checkpointing_ && at::GradMode::is_enabled();
   int64_t index = 0;
   for (const auto& block : *transformer_blocks_) {
-    const auto streams = block->as<flux::DoubleBlock>()->forward({text, image}, call);
-    text = streams.text;
-    image = streams.image;
+    const auto streams = run_block<flux::DoubleBlockImpl>(block, {text, image}, call, recompute);
+    text = streams[0];
+    image = streams[1];
     observe(text_of("transformer_blocks.", index++), {text, image});
   }
   if (single_transformer_blocks_->is_empty()) return image;
@@ -128,7 +167,7 @@ at::Tensor FluxTransformer2DModelImpl::through_blocks(at::Tensor text, at::Tenso
   const auto image_part = [&] { return joint.narrow(1, call.text_length, image_length); };
   index = 0;
   for (const auto& block : *single_transformer_blocks_) {
-    joint = block->as<flux::SingleBlock>()->forward(joint, call);
+    joint = run_block<flux::SingleBlockImpl>(block, {joint}, call, recompute)[0];
     observe(text_of("single_transformer_blocks.", index++), {joint.narrow(1, 0, call.text_length), image_part()});
   }
   return image_part();
@@ -195,6 +234,17 @@ TensorParallelPlan FluxTransformer2DModelImpl::tensor_parallel_plan() const {
     plan.emplace("single_transformer_blocks.*.proj_out", TensorParallelStyle::packed_rowwise({1, 4}));
   }
   return plan;
+}
+
+std::vector<std::string> FluxTransformer2DModelImpl::modules_on_local_heads() const {
+  std::vector<std::string> keys;
+  for (const auto* norm : {"norm_q", "norm_k", "norm_added_q", "norm_added_k"}) {
+    if (config_.num_layers > 0) keys.push_back(text_of("transformer_blocks.*.attn.", norm));
+  }
+  for (const auto* norm : {"norm_q", "norm_k"}) {
+    if (config_.num_single_layers > 0) keys.push_back(text_of("single_transformer_blocks.*.attn.", norm));
+  }
+  return keys;
 }
 
 }  // namespace pardiff

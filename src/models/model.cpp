@@ -59,7 +59,7 @@ void Model::enable_parallelism(const ParallelConfig& config, World& world, bool 
     apply_tensor_parallel(*this, *config.tensor_parallel_config, world, mesh, tensor_parallel_plan(),
                           weights_already_sharded);
   }
-  parallelism_ = std::make_shared<const Parallelism>(Parallelism{config, mesh});
+  parallelism_ = std::make_shared<const Parallelism>(Parallelism{config, mesh, &world});
 }
 
 void Model::disable_parallelism() {

@@ -7,9 +7,7 @@
 #include <pardiff/models/apply.h>
 #include <pardiff/models/flux_transformer.h>
 
-#include <map>
-
-#include "parity/parts/golden_part.h"
+#include "distributed/golden_flux.h"
 #include "support/failure.h"
 #include "support/golden.h"
 #include "support/on_threads.h"
@@ -17,97 +15,15 @@
 namespace pardiff {
 namespace {
 
+using testing::FluxLayoutCase;
 using testing::GoldenPart;
-using Gradients = std::map<std::string, at::Tensor>;
+using testing::inputs_of;
+using testing::load;
 
-constexpr double kOutputTolerance = 1e-5, kGradientTolerance = 1e-10;
+constexpr double kOutputTolerance = 1e-5;
 
-FluxTransformer2DModel load(const GoldenPart& golden, at::ScalarType dtype) {
-  return golden.load<FluxTransformer2DModel>(FluxTransformerConfig::from_file(golden.config()), dtype);
-}
-
-// The golden inputs, or their first tokens.
-FluxTransformerInputs inputs_of(const GoldenPart& golden, at::ScalarType dtype, int64_t image = -1, int64_t text = -1) {
-  const auto tokens = [](const at::Tensor& x, int64_t dim, int64_t count) {
-    return count < 0 ? x : x.narrow(dim, 0, count);
-  };
-  FluxTransformerInputs inputs{
-      .hidden_states = tokens(golden["input.hidden_states"].to(dtype), 1, image),
-      .encoder_hidden_states = tokens(golden["input.encoder_hidden_states"].to(dtype), 1, text),
-      .pooled_projections = golden["input.pooled_projections"].to(dtype),
-      .timestep = golden["input.timestep"].to(dtype),
-      .img_ids = tokens(golden["input.img_ids"], 0, image),
-      .txt_ids = tokens(golden["input.txt_ids"], 0, text)};
-  if (golden.config().boolean("guidance_embeds", false)) inputs.guidance = golden["input.guidance"];
-  return inputs;
-}
-
-struct Answer {
-  at::Tensor output;
-  Gradients gradients;
-};
-
-Answer answer(FluxTransformer2DModel& model, const FluxTransformerInputs& inputs) {
-  model->zero_grad();
-  const auto output = model->forward(inputs);
-  output.square().mean().backward();
-  Answer result{output.detach(), {}};
-  for (const auto& parameter : model->named_parameters()) {
-    result.gradients[parameter.key()] = parameter.value().grad().clone();
-  }
-  return result;
-}
-
-struct Layout {
-  int ring, ulysses, tp;
-  bool anything;
-
-  int ranks() const { return ring * ulysses * tp; }
-  ParallelConfig config() const {
-    ParallelConfig config;
-    if (ring * ulysses > 1) {
-      config.context_parallel_config = ContextParallelConfig{.ring_degree = ring,
-                                                             .ulysses_degree = ulysses,
-                                                             .ulysses_anything = anything && ulysses > 1,
-                                                             .ring_anything = anything && ring > 1};
-    }
-    if (tp > 1) config.tensor_parallel_config = TensorParallelConfig{.tp_degree = tp};
-    return config;
-  }
-  std::string name() const {
-    return "Ring" + std::to_string(ring) + "Ulysses" + std::to_string(ulysses) + "Tp" + std::to_string(tp) +
-           (anything ? "Anything" : "");
-  }
-};
-
-std::vector<Layout> layouts() {
-  std::vector<Layout> all;
-  for (const int ranks : {2, 3, 4, 6}) {
-    for (int ring = 1; ring <= ranks; ++ring) {
-      for (int ulysses = 1; ring * ulysses <= ranks; ++ulysses) {
-        const int tp = ranks / (ring * ulysses);
-        if (ring * ulysses * tp != ranks || tp == 3 || tp == 6) continue;  // 4 heads
-        if (4 / tp % ulysses == 0) all.push_back({ring, ulysses, tp, false});
-        if (ring * ulysses > 1) all.push_back({ring, ulysses, tp, true});
-      }
-    }
-  }
-  return all;
-}
-
-class FluxLayout : public ::testing::TestWithParam<Layout> {
- protected:
-  void on_threads(const std::function<void(World&)>& work) { testing::on_threads(GetParam().ranks(), work); }
-  // Whether the plain mode's rules hold for these inputs.
-  bool accepts(const FluxTransformerInputs& inputs, int64_t heads) const {
-    const auto layout = GetParam();
-    const int64_t ranks = layout.ring * layout.ulysses;
-    return layout.anything ||
-           (inputs.hidden_states.size(1) % ranks == 0 && inputs.encoder_hidden_states.size(1) % ranks == 0 &&
-            heads / layout.tp % layout.ulysses == 0);
-  }
-};
-INSTANTIATE_TEST_SUITE_P(All, FluxLayout, ::testing::ValuesIn(layouts()),
+class FluxLayout : public ::testing::TestWithParam<FluxLayoutCase> {};
+INSTANTIATE_TEST_SUITE_P(All, FluxLayout, ::testing::ValuesIn(testing::flux_layouts({2, 3, 4, 6})),
                          [](const auto& parameter) { return parameter.param.name(); });
 
 TEST_P(FluxLayout, GivesTheReferencesOutput) {
@@ -116,9 +32,9 @@ TEST_P(FluxLayout, GivesTheReferencesOutput) {
     const GoldenPart golden(name);
     const auto inputs = inputs_of(golden, at::kFloat);
     const int64_t heads = golden.config().integer("num_attention_heads", 0);
-    if (heads % GetParam().tp != 0 || !accepts(inputs, heads)) continue;
+    if (!GetParam().accepts(inputs, heads)) continue;
     ++runs;
-    on_threads([&](World& world) {
+    testing::on_threads(GetParam().ranks(), [&](World& world) {
       const at::NoGradGuard no_grad;
       auto model = load(golden, at::kFloat);
       model->enable_parallelism(GetParam().config(), world);
@@ -126,48 +42,6 @@ TEST_P(FluxLayout, GivesTheReferencesOutput) {
     });
   }
   if (runs == 0) GTEST_SKIP() << "no golden file has sizes that this layout's plain mode takes";
-}
-
-at::Tensor sliced(const at::Tensor& whole, const std::map<std::string, TensorSlice>& slices, const std::string& name) {
-  const auto found = slices.find(name);
-  if (found == slices.end()) return whole;
-  std::vector<at::Tensor> parts;
-  for (const auto& [begin, end] : found->second.ranges) parts.push_back(whole.slice(found->second.dim, begin, end));
-  return at::cat(parts, found->second.dim);
-}
-
-// The norms of query and key see the heads of their rank only, so their gradients are partial over tp ranks too.
-bool is_partial_over_heads(const std::string& name) { return name.find(".attn.norm_") != std::string::npos; }
-
-TEST_P(FluxLayout, GradientsSummedOverContextRanksAreOneRanks) {
-  const GoldenPart golden("golden/transformer_guided");
-  auto whole = load(golden, at::kDouble);
-  const auto layout = GetParam();
-  // Even for all layouts, and with an odd number of tokens, of which some ranks have none.
-  const std::pair<int64_t, int64_t> sizes[] = {{12, 12}, {7, 5}, {3, 1}};
-  for (const auto& [image, text] : sizes) {
-    const auto inputs = inputs_of(golden, at::kDouble, image, text);
-    if (!accepts(inputs, whole->attention_heads())) continue;
-    const auto expected = answer(whole, inputs);
-    on_threads([&, what = std::to_string(image) + " + " + std::to_string(text)](World& world) {
-      auto model = load(golden, at::kDouble);
-      const auto config = layout.config();
-      const auto mesh = config.mesh(world.rank(), world.size());
-      const auto slices = tensor_parallel_slices(*model, model->tensor_parallel_plan(), layout.tp, mesh.index("tp"));
-      model->enable_parallelism(config, world);
-      const auto got = answer(model, inputs);
-      EXPECT_LE(testing::relative_error(got.output, expected.output), kGradientTolerance) << what;
-      const auto context = world.group_of(mesh.ranks_along({"ring", "ulysses"}));
-      const auto tensor = world.group_of(mesh.ranks_along({"tp"}));
-      for (const auto& [name, gradient] : expected.gradients) {
-        const auto sum = got.gradients.at(name).clone(at::MemoryFormat::Contiguous);
-        all_reduce(sum, context).wait();
-        if (is_partial_over_heads(name)) all_reduce(sum, tensor).wait();
-        EXPECT_LE(testing::relative_error(sum, sliced(gradient, slices, name)), kGradientTolerance)
-            << name << " " << what;
-      }
-    });
-  }
 }
 
 TEST(FluxParallelism, IsTakenBackByDisable) {

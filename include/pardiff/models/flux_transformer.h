@@ -90,11 +90,18 @@ class FluxTransformer2DModelImpl : public Model {
   ContextParallelPlan context_parallel_plan() const override;
   TensorParallelPlan tensor_parallel_plan() const override;
   int64_t attention_heads() const override { return config_.num_attention_heads; }
+  std::vector<std::string> modules_on_local_heads() const override;
 
   /// How a checkpoint of it is read; unset: each parameter keeps the dtype of the file.
   LoadOptions load_options(std::optional<at::ScalarType> dtype = {}) const { return {.dtype = dtype}; }
 
   const FluxTransformerConfig& config() const { return config_; }
+  /// From now on a forward pass that records gradients keeps only what enters each block, and the backward pass runs
+  /// the block again (activation checkpointing): gradients are the same, memory is that of one block. When the model is
+  /// parallel all ranks must do alike, for the collectives of a block run again too.
+  void enable_gradient_checkpointing() { gradient_checkpointing_ = true; }
+  void disable_gradient_checkpointing() { gradient_checkpointing_ = false; }
+  bool is_gradient_checkpointing() const { return gradient_checkpointing_; }
   /// An empty function: nobody observes.
   void set_observer(Observer observer) { observer_ = std::move(observer); }
 
@@ -107,6 +114,7 @@ class FluxTransformer2DModelImpl : public Model {
 
   FluxTransformerConfig config_;
   Observer observer_;
+  bool gradient_checkpointing_ = false;
 
   Boundary boundary_{nullptr};
   TimeTextEmbedding time_text_embed_{nullptr};

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace pardiff {
 
@@ -24,11 +25,14 @@ class Model : public torch::nn::Module {
   virtual TensorParallelPlan tensor_parallel_plan() const { return {}; }
   /// Attention heads, which a tensor-parallel degree must divide; 0 if it has none.
   virtual int64_t attention_heads() const { return 0; }
+  /// Modules, by keys as in a plan, that tensor parallelism leaves whole and that meet this rank's heads only: their
+  /// gradients are partial (see reduce_gradients).
+  virtual std::vector<std::string> modules_on_local_heads() const { return {}; }
 
   /// Refuses what enable_parallelism would refuse of this model and world, from shapes alone: no weight is read.
   /// Returns the mesh of the degrees, seen from this rank. Throws: ConfigError.
   Mesh check_parallelism(const ParallelConfig& config, const World& world);
-  /// Runs the model on several ranks from now on.
+  /// Runs the model on several ranks from now on. `world` must live until disable_parallelism, or as long as the model.
   /// Collective: every rank of `world`, with equal arguments. Everything is checked before anything changes.
   /// Throws: ConfigError; a rejected call can be corrected and repeated.
   void enable_parallelism(const ParallelConfig& config, World& world);
@@ -39,9 +43,10 @@ class Model : public torch::nn::Module {
   /// Restores the one-rank model after context parallelism.
   void disable_parallelism();
   bool is_parallel() const { return parallelism_ != nullptr; }
-  /// Null unless it is parallel, as is the mesh of the degrees, seen from this rank.
+  /// Null unless it is parallel, as are the mesh of the degrees, seen from this rank, and the world of its ranks.
   const ParallelConfig* parallel_config() const { return parallelism_ ? &parallelism_->config : nullptr; }
   const Mesh* mesh() const { return parallelism_ ? &parallelism_->mesh : nullptr; }
+  World* world() const { return parallelism_ ? parallelism_->world : nullptr; }
 
   /// Chooses the attention kernels of all attentions of this model.
   /// Throws: ConfigError for an unknown name, or a backend that cannot do the mode in use.
@@ -51,6 +56,7 @@ class Model : public torch::nn::Module {
   struct Parallelism {
     ParallelConfig config;
     Mesh mesh;
+    World* world;
   };
   std::shared_ptr<const Parallelism> parallelism_;
 };
