@@ -1,15 +1,20 @@
+#include <pardiff/comm/world.h>
 #include <pardiff/core/check.h>
 #include <pardiff/io/atomic_file.h>
 #include <pardiff/io/model_folder.h>
+#include <pardiff/models/save.h>
+#include <pardiff/pipelines/auto_model.h>
 
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/dtype.h"
 #include "cli/flags.h"
 #include "cli/parts.h"
 #include "cli/progress.h"
+#include "cli/ranks.h"
 #include "cli/subcommand.h"
 #include "cli/verbosity.h"
 
@@ -21,6 +26,7 @@ namespace fs = std::filesystem;
 struct ConvertFlags {
   std::string model, output, variant;
   std::string max_shard_size = "10GB", dtype = "auto";
+  RankFlags ranks;  // nothing but tp_degree
   Verbosity verbosity;
 };
 
@@ -41,30 +47,55 @@ void write_config(const fs::path& from, const fs::path& to, const std::string& d
 
 class Conversion {
  public:
-  Conversion(const ConvertFlags& flags, const fs::path& source)
-      : flags_(flags), source_(source), shard_bytes_(parse_bytes("--max-shard-size", flags.max_shard_size)) {
+  Conversion(const ConvertFlags& flags, const RankLayout& layout, World& world)
+      : flags_(flags),
+        parallel_(layout.parallel),
+        world_(world),
+        source_(resolve_model(flags.model)),
+        shard_bytes_(parse_bytes("--max-shard-size", flags.max_shard_size)) {
     if (flags.dtype != "auto") dtype_ = dtype_named(flags.dtype);
   }
 
   void run() const {
     const auto parts = parts_of(source_);
-    NewFolder output(flags_.output);
-    output.check_room(bytes_needed(parts));
-    copy_files(source_, output.path());
-    for (const auto& part : parts) {
-      const auto stem = part.weights_stem(flags_.variant);
-      const auto folder = part.name.empty() ? output.path() : output.path() / part.name;
-      if (!part.name.empty()) copy_files(part.folder, folder);
-      if (stem.empty()) continue;
-      const auto tensors = converted(Checkpoint::open(part.folder, stem, flags_.variant));
-      save_checkpoint(folder, stem, tensors, shard_bytes_);
-      say(text_of("converted ", part.name.empty() ? part.class_name : part.name, ": ", tensors.size(), " tensors"));
+    const int64_t bytes = bytes_needed(parts);
+    std::optional<NewFolder> output;  // on rank 0
+    if (world_.rank() == 0) {
+      output.emplace(flags_.output);
+      output->check_room(bytes);
+      copy_files(source_, output->path());
     }
-    output.commit();
+    for (const auto& part : parts) {
+      convert_part(part, output ? output->path() / part.name : fs::path());
+    }
+    if (!output) return;
+    output->commit();
     say("wrote " + flags_.output);
   }
 
  private:
+  // `folder` is empty but on rank 0.
+  void convert_part(const Part& part, const fs::path& folder) const {
+    if (!folder.empty() && !part.name.empty()) copy_files(part.folder, folder);
+    const auto stem = part.weights_stem(flags_.variant);
+    if (stem.empty()) return;
+    if (is_shared(part)) {
+      const auto model =
+          AutoModel::from_pretrained(part.folder, world_, {.variant = flags_.variant, .parallel_config = *parallel_});
+      save_parameters(*model, folder, stem, world_, {.max_shard_bytes = shard_bytes_, .dtype = dtype_});
+    } else if (!folder.empty()) {
+      save_checkpoint(folder, stem, converted(Checkpoint::open(part.folder, stem, flags_.variant)), shard_bytes_);
+    }
+    if (!folder.empty()) say(text_of("converted ", part.name.empty() ? part.class_name : part.name));
+  }
+
+  // Whether every rank loads its slices of the part. What has no plan rank 0 copies tensor by tensor.
+  bool is_shared(const Part& part) const {
+    if (!parallel_) return false;
+    const auto blank = blank_model(part.class_name, ConfigFile::open(part.folder / "config.json"));
+    return blank.model && !blank.model->tensor_parallel_plan().empty();
+  }
+
   // Every part is opened and compared with its config before the first byte is written.
   int64_t bytes_needed(const std::vector<Part>& parts) const {
     int64_t bytes = 0;
@@ -78,6 +109,7 @@ class Conversion {
       const auto wrong = blank.model ? compare(blank, checkpoint).wrong : std::vector<std::string>();
       check<CheckpointError>(wrong.empty(), part.folder.string(), " is not complete: ", wrong.empty() ? "" : wrong[0],
                              ". See pardiff inspect ", flags_.model, ".");
+      if (is_shared(part)) blank.model->check_parallelism(*parallel_, world_);
       for (const auto& tensor : converted(checkpoint)) bytes += tensor.bytes();
     }
     check<CheckpointError>(any, source_.string(), " holds no weights",
@@ -113,6 +145,8 @@ class Conversion {
   }
 
   const ConvertFlags& flags_;
+  const std::optional<ParallelConfig>& parallel_;
+  World& world_;
   fs::path source_;
   int64_t shard_bytes_;
   std::optional<at::ScalarType> dtype_;
@@ -120,12 +154,19 @@ class Conversion {
 
 int convert(const ConvertFlags& flags) {
   flags.verbosity.apply();
-  try {
-    Conversion(flags, resolve_model(flags.model)).run();
-  } catch (const fs::filesystem_error& error) {
-    fail<CheckpointError>("cannot copy ", error.path1().string(), ": ", error.code().message(), ".");
-  }
-  return 0;
+  const auto env = LaunchEnv::from_environment();
+  const auto layout = choose_layout(flags.ranks, env);
+  if (!env) resolve_model(flags.model);  // once here, before anything is started
+  if (layout.to_start > 0) return launch_ranks(layout.to_start, own_command_line());
+  return run(
+      [&](World& world) {
+        try {
+          Conversion(flags, layout, world).run();
+        } catch (const fs::filesystem_error& error) {
+          fail<CheckpointError>("cannot copy ", error.path1().string(), ": ", error.code().message(), ".");
+        }
+      },
+      {.device = "cpu"});
 }
 
 }  // namespace
@@ -137,7 +178,9 @@ Action declare_convert(CLI::App& app) {
       .argument("OUT", flags->output, "The folder to write; it must not exist, or be empty")
       .text("--max-shard-size", flags->max_shard_size, "Largest file, such as 500MB; default 10GB")
       .choice("--dtype", flags->dtype, {"auto", "float32", "bfloat16", "float16"}, "Default auto: as the files have it")
-      .text("--variant", flags->variant, "Read the files of this variant, such as fp16");
+      .text("--variant", flags->variant, "Read the files of this variant, such as fp16")
+      .integer("--tp-degree", flags->ranks.tp_degree, {1, 128},
+               "Ranks that load a slice of every layer each and put them together to save; default 1");
   flags->verbosity.declare(declared);
   return [flags] { return convert(*flags); };
 }

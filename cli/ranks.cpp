@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <limits>
 #include <utility>
 
@@ -150,6 +151,13 @@ RankLayout choose_layout(const RankFlags& flags, const std::optional<LaunchEnv>&
   check_product(flags, layout.ranks);
   layout.parallel = parallel_config(flags);
   return layout;
+}
+
+std::vector<std::string> own_command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> arguments;
+  for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
+  return arguments;
 }
 
 std::vector<std::string> legal_layouts(int ranks) {

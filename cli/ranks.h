@@ -38,6 +38,9 @@ struct RankLayout {
 /// launcher.
 RankLayout choose_layout(const RankFlags& flags, const std::optional<LaunchEnv>& env);
 
+/// How this process was called, for launch_ranks.
+std::vector<std::string> own_command_line();
+
 /// The flags of every way to lay out `ranks` for one picture and one pass, for messages; at most a dozen.
 std::vector<std::string> legal_layouts(int ranks);
 

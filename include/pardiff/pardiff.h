@@ -23,6 +23,7 @@
 #include <pardiff/models/gradients.h>
 #include <pardiff/models/load.h>
 #include <pardiff/models/model.h>
+#include <pardiff/models/save.h>
 #include <pardiff/models/t5_encoder.h>
 #include <pardiff/nn/activation.h>
 #include <pardiff/nn/boundary.h>

@@ -92,7 +92,8 @@ void apply_tensor_parallel(torch::nn::Module& module, const TensorParallelConfig
   const auto group = world.group_of(mesh.ranks_along({"tp"}));
   if (!weights_already_sharded) take_slices(module, slices, group);
   for (const auto& [path, linear, style] : planned) {
-    linear->sharding = {style->is_column() ? nn::ShardStyle::kColumn : nn::ShardStyle::kRow, group};
+    linear->sharding = {style->is_column() ? nn::ShardStyle::kColumn : nn::ShardStyle::kRow, group,
+                        style->is_packed() ? style->blocks() : std::vector<int64_t>{1}};
   }
 }
 

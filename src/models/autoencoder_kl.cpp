@@ -164,6 +164,12 @@ at::Tensor AutoencoderKLImpl::scaled(const at::Tensor& latents) const {
   return (latents - config_.shift_factor) * config_.scaling_factor;
 }
 
+std::string AutoencoderKLImpl::config_json() const {
+  check<ConfigError>(encoder_ && decoder_, "this AutoencoderKL holds only its ", encoder_ ? "encoder" : "decoder",
+                     ", which config.json cannot say. Make it with AutoencoderParts::kAll.");
+  return config_.to_json();
+}
+
 LoadOptions AutoencoderKLImpl::load_options(std::optional<at::ScalarType> dtype) const {
   LoadOptions options;
   options.dtype = dtype;

@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <pardiff/core/check.h>
 #include <pardiff/io/checkpoint.h>
 #include <pardiff/io/image.h>
 
@@ -59,6 +60,38 @@ TEST(Convert, KeepsEveryTensorAndFileWhenItOnlySplitsShards) {
                            "scheduler/scheduler_config.json"}) {
     EXPECT_EQ(content_of(output / file), content_of(fs::path(model_path("flux-shapes")) / file)) << file;
   }
+}
+
+TEST(Convert, GivesTheSameFilesFromTensorParallelRanks) {
+  const TemporaryFolder folder;
+  for (const auto& dtype : {"auto", "float16"}) {
+    const auto one = folder / text_of("one-", dtype), two = folder / text_of("two-", dtype);
+    expect_success({"convert", model_path("flux-shapes"), one, "--max-shard-size", "2MB", "--dtype", dtype});
+    expect_success(
+        {"convert", model_path("flux-shapes"), two, "--max-shard-size", "2MB", "--dtype", dtype, "--tp-degree", "2"});
+    for (const auto& [part, stem] : {std::pair{"transformer", "diffusion_pytorch_model"},
+                                     {"text_encoder", "model"},
+                                     {"text_encoder_2", "model"},
+                                     {"vae", "diffusion_pytorch_model"}}) {
+      const auto alone = Checkpoint::open(one / part, stem), together = Checkpoint::open(two / part, stem);
+      EXPECT_EQ(together.files().size(), alone.files().size()) << part;
+      EXPECT_TRUE(together.stray_files().empty()) << part;
+      ASSERT_EQ(together.names(), alone.names()) << part;
+      for (const auto& name : alone.names()) {
+        EXPECT_EQ(together.info(name).dtype, alone.info(name).dtype) << name;
+        EXPECT_TRUE(together.tensor(name).equal(alone.tensor(name))) << part << " " << name;
+      }
+      EXPECT_EQ(content_of(two / part / "config.json"), content_of(one / part / "config.json")) << part;
+    }
+  }
+}
+
+TEST(Convert, RefusesADegreeThatAPartCannotShare) {
+  const TemporaryFolder folder;
+  const auto result = run_program({"convert", model_path("flux-shapes"), folder / "out", "--tp-degree", "8"});
+  EXPECT_EQ(result.exit_code, 1);
+  expect_mentions(result.err, {"tp_degree 8", "heads of CLIPTextModel"});
+  EXPECT_TRUE(folder.names().empty());
 }
 
 TEST(Convert, GivesTheSamePictureInAnotherDtype) {

@@ -84,6 +84,8 @@ class AutoencoderKLImpl : public Model {
 
   const AutoencoderKLConfig& config() const { return config_; }
   std::string class_name() const override { return "AutoencoderKL"; }
+  /// Throws: ConfigError without the encoder or the decoder, since a config cannot say so.
+  std::string config_json() const override;
   /// Passes over the parts that this model leaves out, and accepts the attention's names of older files.
   LoadOptions load_options(std::optional<at::ScalarType> dtype = {}) const;
 

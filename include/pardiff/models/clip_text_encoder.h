@@ -55,6 +55,7 @@ class ClipTextModelImpl : public Model {
 
   const ClipTextConfig& config() const { return config_; }
   std::string class_name() const override { return "CLIPTextModel"; }
+  std::string config_json() const override { return config_.to_json(); }
   TensorParallelPlan tensor_parallel_plan() const override;
   int64_t attention_heads() const override { return config_.num_attention_heads; }
   /// Accepts names with and without `text_model.`, and the position ids that older files carry.

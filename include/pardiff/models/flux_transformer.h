@@ -87,6 +87,7 @@ class FluxTransformer2DModelImpl : public Model {
   at::Tensor forward(const FluxTransformerInputs& inputs);
 
   std::string class_name() const override { return "FluxTransformer2DModel"; }
+  std::string config_json() const override { return config_.to_json(); }
   ContextParallelPlan context_parallel_plan() const override;
   TensorParallelPlan tensor_parallel_plan() const override;
   int64_t attention_heads() const override { return config_.num_attention_heads; }
@@ -109,7 +110,10 @@ class FluxTransformer2DModelImpl : public Model {
   FluxTransformerInputs checked(const FluxTransformerInputs& inputs) const;
   at::Tensor time_embedding(const FluxTransformerInputs& inputs, at::ScalarType dtype);
   // Returns the image stream.
-  at::Tensor through_blocks(at::Tensor text, at::Tensor image, const flux::Call& call);
+  at::Tensor through_blocks(at::Tensor text, at::Tensor image, const std::vector<std::vector<at::Tensor>>& modulations,
+                            const flux::Call& call);
+  // Two for each double block (image, text), one for each single block, and the last norm's.
+  std::vector<nn::Modulation> modulation_layers() const;
   void observe(const std::string& module, const std::vector<at::Tensor>& outputs) const;
 
   FluxTransformerConfig config_;

@@ -19,6 +19,8 @@ class Model : public torch::nn::Module {
 
   /// The class name that stands in checkpoints.
   virtual std::string class_name() const = 0;
+  /// config.json, as diffusers or transformers write it.
+  virtual std::string config_json() const = 0;
   /// Where its tokens are split and gathered; empty: it does not support context parallelism.
   virtual ContextParallelPlan context_parallel_plan() const { return {}; }
   /// How its Linears are cut; empty: it does not support tensor parallelism.

@@ -57,6 +57,7 @@ class T5EncoderModelImpl : public Model {
 
   const T5Config& config() const { return config_; }
   std::string class_name() const override { return "T5EncoderModel"; }
+  std::string config_json() const override { return config_.to_json(); }
   TensorParallelPlan tensor_parallel_plan() const override;
   int64_t attention_heads() const override { return config_.num_heads; }
   /// Accepts the token table as shared.weight, as encoder.embed_tokens.weight or as both; under float16 keeps `wo` in
