@@ -70,7 +70,7 @@ int doctor() {
   print_backends(no_cuda);
   heading("transports (--comm)");
   line("shm", "yes: shared memory among ranks of one host, for tensors on the cpu");
-  line("gloo", "yes: TCP sockets, for tensors on the cpu");
+  line("gloo", "yes: TCP sockets; for tensors on a GPU through host memory");
   line("nccl", yes_or(no_cuda));
   heading("launch");
   const auto env = LaunchEnv::from_environment();

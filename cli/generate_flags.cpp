@@ -69,7 +69,7 @@ void GenerateFlags::declare(Flags& flags) {
       .text("--attention-backend", attention_backend, "Attention kernels; see pardiff doctor")
       .choice("--device", device, {"cpu", "cuda"}, "Default: cuda when there is one")
       .choice("--comm", comm, {"auto", "shm", "gloo", "nccl"},
-              "Transport between ranks: shm or gloo on a CPU, nccl on CUDA; default auto")
+              "Transport between ranks: shm or gloo, nccl on CUDA; default auto")
       .choice("--dtype", dtype, {"auto", "float32", "bfloat16", "float16"},
               "Default auto: the checkpoint's on CUDA; on a CPU bfloat16 where it has AMX, else float32")
       .integer("--timeout", timeout_s, {1, kMostSeconds}, "Seconds that a rank waits for another; default 600")
@@ -89,8 +89,7 @@ void GenerateFlags::complete() {
   if (!prompt_file.empty()) prompts = prompts_in(prompt_file);
   check<UsageError>(!prompts.empty(), "--prompt is missing. Say what the picture shows.");
   check<UsageError>(comm != "nccl" || device != "cpu", "--comm is nccl, and --device is cpu. Use --comm gloo.");
-  check<UsageError>((comm != "gloo" && comm != "shm") || device != "cuda", "--comm is ", comm,
-                    ", and --device is cuda. Use --comm nccl.");
+  check<UsageError>(comm != "shm" || device != "cuda", "--comm is shm, and --device is cuda. Use --comm nccl.");
   if (!attention_backend.empty()) pardiff::attention_backend(attention_backend);  // throws for an unknown name
 }
 

@@ -12,6 +12,7 @@
 #include "comm/backends/gloo.h"
 #include "comm/backends/nccl.h"
 #include "comm/backends/shm.h"
+#include "comm/backends/staged.h"
 
 namespace pardiff::comm {
 namespace {
@@ -26,8 +27,7 @@ class TcpRendezvous : public Rendezvous {
       : timeout_(std::chrono::seconds(world.timeout_s)),
         comm_(world.comm),
         shm_(make_shm_engine(timeout_, allowed_cores() >= env.local_world_size)),
-        one_host_(env.local_world_size == env.world_size),
-        local_rank_(env.local_rank) {
+        one_host_(env.local_world_size == env.world_size) {
     c10d::TCPStoreOptions options;
     options.port = static_cast<uint16_t>(env.master_port);
     options.isServer = !env.store_is_served && env.rank == 0;
@@ -67,16 +67,20 @@ class TcpRendezvous : public Rendezvous {
     return value;
   }
 
-  std::shared_ptr<GroupBackend> make_group(const std::string& name, int rank, int size,
-                                           at::DeviceType device) override {
-    if (device == at::kCPU) {
+  std::shared_ptr<GroupBackend> make_group(const std::string& name, int rank, int size, at::Device device) override {
+    if (device.is_cpu()) {
       if (auto shared = group_in_shared_memory(name, rank, size)) return shared;
     }
     std::shared_ptr<GroupBackend> group;
     guarded(name, [&] {
       const auto store = c10::make_intrusive<c10d::PrefixStore>(name, store_);
-      group = device == at::kCUDA ? make_nccl_group(store, rank, size, local_rank_, timeout_)
-                                  : make_gloo_group(store, rank, size, timeout_, one_host_);
+      if (device.is_cuda() && comm_ != "gloo") {
+        group = make_nccl_group(store, rank, size, device.index(), timeout_);
+        return;
+      }
+      group = make_gloo_group(store, rank, size, timeout_, one_host_);
+      // The engine's Gloo takes CUDA tensors in collectives only, and the ring sends from rank to rank.
+      if (device.is_cuda()) group = stage_through_host(std::move(group));
     });
     return group;
   }
@@ -84,7 +88,7 @@ class TcpRendezvous : public Rendezvous {
  private:
   // Null: this group goes over Gloo, on all of its ranks.
   std::shared_ptr<GroupBackend> group_in_shared_memory(const std::string& name, int rank, int size) {
-    if (comm_ != "auto" && comm_ != "shm") return nullptr;
+    if (comm_ == "gloo") return nullptr;
     int round = 0;
     const auto exchange = [&](const std::string& text) {
       const auto key = text_of("shm/", name, "/", round++, "/");
@@ -95,7 +99,7 @@ class TcpRendezvous : public Rendezvous {
     };
     std::string reason;
     auto group = make_shm_group(shm_, exchange, rank, size, reason);
-    check<ConfigError>(group || comm_ == "auto", "--comm shm cannot be used: ", reason, ". Use --comm gloo.");
+    check<ConfigError>(group || comm_ != "shm", "--comm shm cannot be used: ", reason, ". Use --comm gloo.");
     if (!group) note(text_of("Gloo carries the group '", name, "': ", reason, "."));
     return group;
   }
@@ -116,7 +120,6 @@ class TcpRendezvous : public Rendezvous {
   std::string comm_;
   std::shared_ptr<ShmEngine> shm_;
   bool one_host_;
-  int local_rank_;
   c10::intrusive_ptr<c10d::TCPStore> tcp_;
   c10::intrusive_ptr<c10d::Store> store_;
 };

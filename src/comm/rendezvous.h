@@ -21,8 +21,7 @@ class Rendezvous {
   virtual bool has(const std::string& key) = 0;
   /// Adds to a counter and returns its new value.
   virtual int64_t count(const std::string& key, int64_t add) = 0;
-  virtual std::shared_ptr<GroupBackend> make_group(const std::string& name, int rank, int size,
-                                                   at::DeviceType device) = 0;
+  virtual std::shared_ptr<GroupBackend> make_group(const std::string& name, int rank, int size, at::Device device) = 0;
 };
 
 /// Over TCP, as torchrun's agent or rank 0 serves it.

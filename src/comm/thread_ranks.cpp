@@ -60,7 +60,7 @@ class ThreadRendezvous : public comm::Rendezvous {
     return meeting_->counters[key] += add;
   }
 
-  std::shared_ptr<comm::GroupBackend> make_group(const std::string& name, int rank, int size, at::DeviceType) override {
+  std::shared_ptr<comm::GroupBackend> make_group(const std::string& name, int rank, int size, at::Device) override {
     return comm::make_thread_group(meeting_->hub, name, rank, size, timeout_);
   }
 

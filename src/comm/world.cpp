@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <pardiff/comm/world.h>
 #include <pardiff/core/check.h>
 #include <pardiff/core/device.h>
@@ -26,7 +27,17 @@ int chosen_threads(int wanted, int local_ranks) {
 
 bool has_nvidia_driver() { return access("/dev/nvidiactl", F_OK) == 0; }
 
-at::Device chosen_device(const std::string& name, int local_rank) {
+// Ranks share a GPU where there are more of them, which every transport but NCCL allows.
+at::Device gpu_of(const LaunchEnv& env, const std::string& comm) {
+  const int gpus = c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount();
+  const bool uses_nccl = env.launcher != "threads" && env.world_size > 1 && comm != "gloo";
+  check<ConfigError>(!uses_nccl || env.local_world_size <= gpus, env.local_world_size, " ranks of this machine have ",
+                     gpus, " GPUs, and NCCL needs one for each. Use --comm gloo (slow, ",
+                     "through host memory), or fewer ranks.");
+  return {at::kCUDA, static_cast<at::DeviceIndex>(env.local_rank % gpus)};
+}
+
+at::Device chosen_device(const std::string& name, const LaunchEnv& env, const std::string& comm) {
   check<UsageError>(name == "auto" || name == "cpu" || name == "cuda", "unknown device '", name,
                     "'. Use auto, cpu or cuda.");
   if (name == "cpu") return at::kCPU;
@@ -34,15 +45,16 @@ at::Device chosen_device(const std::string& name, int local_rank) {
   const auto reason = why_no_cuda();
   const bool has_cuda = reason.empty();
   check<ConfigError>(name == "auto" || has_cuda, "device cuda cannot be used: ", reason, ". Use --device cpu.");
-  return has_cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank)) : at::Device(at::kCPU);
+  return has_cuda ? gpu_of(env, comm) : at::Device(at::kCPU);
 }
 
 void check_transport(const std::string& name, const at::Device& device) {
   check<UsageError>(name == "auto" || name == "shm" || name == "gloo" || name == "nccl", "unknown transport '", name,
                     "' (comm). Use auto, shm, gloo or nccl.");
-  const bool fits = name == "auto" || device.is_cpu() == (name != "nccl");
+  const bool fits = (name != "nccl" || device.is_cuda()) && (name != "shm" || device.is_cpu());
   check<ConfigError>(fits, "transport ", name, " (comm) carries no tensors of device ", device.str(), ". Use --comm ",
-                     device.is_cpu() ? "shm or gloo" : "nccl", ", or --device ", device.is_cpu() ? "cuda" : "cpu", ".");
+                     device.is_cpu() ? "shm or gloo" : "nccl or gloo", ", or --device ",
+                     device.is_cpu() ? "cuda" : "cpu", ".");
 }
 
 std::string group_name(const std::vector<int>& ranks) { return "ranks-" + joined(ranks, "-"); }
@@ -54,7 +66,7 @@ World::World(const WorldOptions& options) : World(LaunchEnv{}, options, nullptr)
 World::World(const LaunchEnv& env, const WorldOptions& options, std::shared_ptr<comm::Rendezvous> rendezvous)
     : env_(env),
       options_(options),
-      device_(chosen_device(options.device, env.local_rank)),
+      device_(chosen_device(options.device, env, options.comm)),
       counter_(std::make_shared<CommunicationCounter>()),
       rendezvous_(std::move(rendezvous)) {
   check_transport(options.comm, device_);
@@ -71,7 +83,8 @@ World::World(const LaunchEnv& env, const WorldOptions& options, std::shared_ptr<
 World::~World() = default;
 
 ProcessGroup World::make_group(const std::string& name, int rank, int size, at::DeviceType device) const {
-  return ProcessGroup(name, rendezvous_->make_group(name, rank, size, device), counter_);
+  const auto own = device == device_.type() ? device_ : at::Device(device);
+  return ProcessGroup(name, rendezvous_->make_group(name, rank, size, own), counter_);
 }
 
 ProcessGroup World::group_of(const std::vector<int>& ranks) {

@@ -5,16 +5,21 @@
 
 #include <atomic>
 #include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "comm/backends/gloo.h"
+#include "comm/backends/nccl.h"
+#include "comm/backends/staged.h"
 #include "support/collective_checks.h"
 #include "support/failure.h"
+#include "support/test_device.h"
 
 namespace pardiff {
 namespace {
 
 using testing::expect_failure;
 
-const WorldOptions kOptions{.device = "cpu", .timeout_s = 20};
+const WorldOptions kOptions{.device = testing::test_device(), .timeout_s = 20};
 
 class Threads : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Threads, ::testing::Values(2, 3, 4, 6), ::testing::PrintToStringParamName());
@@ -24,6 +29,37 @@ TEST_P(Threads, MayBeWaitedForInAnyOrder) {
   run_as_threads(GetParam(), testing::check_overlapping_operations, kOptions);
 }
 TEST_P(Threads, CountCallsAndBytes) { run_as_threads(GetParam(), testing::check_counts, kOptions); }
+
+// Host memory stands in for a device's; what a wait copies back is the same. The inner group outlives the staged one.
+TEST_P(Threads, MoveMessagesThroughHostMemory) {
+  run_as_threads(
+      GetParam(),
+      [](World& world) {
+        const std::shared_ptr<comm::GroupBackend> inner(&world.host_group().backend(), [](auto*) {});
+        const ProcessGroup staged("staged", comm::stage_through_host(inner), nullptr);
+        testing::check_group(staged, world.device());
+        const int next = (world.rank() + 1) % world.size(), previous = (world.rank() + world.size() - 1) % world.size();
+        const auto kind = at::TensorOptions().device(world.device());
+        const auto sent = at::full({3}, 1.0 * world.rank(), kind), received = at::full({3}, -1.0, kind);
+        auto pending = hop(sent, next, received, previous, staged);
+        sent.fill_(99);  // what is under way has been copied
+        EXPECT_TRUE(at::equal(received, at::full({3}, -1.0, kind)));
+        pending.wait();
+        EXPECT_TRUE(at::equal(received, at::full({3}, 1.0 * previous, kind)));
+      },
+      kOptions);
+}
+
+// Gloo on a CPU, NCCL on a GPU.
+TEST(OneRankTransport, RunsEveryCollective) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const World world({.device = testing::test_device()});
+  const auto limit = std::chrono::seconds(20);
+  const auto backend = world.device().is_cuda() ? comm::make_nccl_group(store, 0, 1, world.device().index(), limit)
+                                                : comm::make_gloo_group(store, 0, 1, limit, /*one_host=*/true);
+  EXPECT_EQ(backend->transport(), world.device().is_cuda() ? "nccl" : "gloo");
+  testing::check_one_rank(*backend, world.device());
+}
 
 TEST(RanksAsThreads, TellTheFirstErrorOfAnyRankAndLeaveNoneWaiting) {
   std::atomic<int> ended = 0;
