@@ -1,6 +1,8 @@
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +37,8 @@ struct KernelNeeds {
   bool lse = false;
   bool mask = false;
   bool backward = false;
+  std::optional<at::ScalarType> dtype{};  // unset: any that it has
+  int64_t head_dim = 0;                   // 0: any that it has
 };
 
 /// One family of attention kernels.

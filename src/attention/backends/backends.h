@@ -8,6 +8,8 @@ const AttentionBackend& native_attention();
 const AttentionBackend& native_flash_attention();
 const AttentionBackend& native_efficient_attention();
 const AttentionBackend& native_cudnn_attention();
+/// The fastest kernel for CUDA that can do `needs`; math where none can.
+const AttentionBackend& cuda_attention_for(const KernelNeeds& needs);
 
 /// Rows of a mask that hides every key: boolean, [B|1, H|1, Sq|1].
 at::Tensor dead_rows(const at::Tensor& additive_mask);

@@ -9,18 +9,18 @@ namespace {
 // [B, S, H, D] -> [B, H, S, D], which is what the kernels of the engine take; no copy.
 at::Tensor heads_first(const at::Tensor& x) { return x.transpose(1, 2); }
 
-// The engine's own choice: flash attention on a CPU.
+// Flash attention on a CPU; on CUDA the fastest kernel that takes what is given.
 class NativeAttention : public AttentionBackend {
  public:
   std::string name() const override { return "native"; }
   std::string description() const override { return "the engine's flash attention (CPU); its fastest kernel (CUDA)"; }
 
   std::string why_not(const KernelNeeds& needs) const override {
-    if (needs.device != at::kCPU) return "compiled for the CPU only so far";
-    return "";
+    return needs.device == at::kCPU || needs.device == at::kCUDA ? "" : "it runs on the CPU and on CUDA";
   }
 
   KernelOutput forward(const KernelInputs& given) const override {
+    if (given.query.is_cuda()) return on_cuda(given).forward(given);
     const auto inputs = given.is_part ? widened(given) : given;
     const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
         heads_first(inputs.query), heads_first(inputs.key), heads_first(inputs.value), /*dropout_p=*/0.0,
@@ -32,6 +32,7 @@ class NativeAttention : public AttentionBackend {
 
   KernelGradients backward(const at::Tensor& grad_out, const KernelInputs& inputs,
                            const KernelOutput& final) const override {
+    if (inputs.query.is_cuda()) return on_cuda(inputs).backward(grad_out, inputs, final);
     const auto [query, key, value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
         heads_first(grad_out), heads_first(inputs.query), heads_first(inputs.key), heads_first(inputs.value),
         heads_first(final.out), heads_first(final.lse), /*dropout_p=*/0.0, inputs.is_causal, mask_of(inputs),
@@ -40,6 +41,15 @@ class NativeAttention : public AttentionBackend {
   }
 
  private:
+  static const AttentionBackend& on_cuda(const KernelInputs& inputs) {
+    return cuda_attention_for({.device = at::kCUDA,
+                               .lse = true,
+                               .mask = inputs.mask.defined(),
+                               .backward = true,
+                               .dtype = inputs.query.scalar_type(),
+                               .head_dim = inputs.query.size(3)});
+  }
+
   // The kernel rounds its result to the dtype of its inputs, so a part that shall not be rounded needs wide inputs.
   static KernelInputs widened(KernelInputs inputs) {
     const auto dtype = at::promote_types(inputs.query.scalar_type(), at::kFloat);

@@ -58,6 +58,21 @@ void check_lengths(const Call& call, const at::Tensor& query, const at::Tensor& 
   compare("key", key, call.key_spans.size() > 1 ? call.key_spans[rank] : call.key_spans[0]);
 }
 
+// The same on every rank, so all refuse or none.
+void check_backend(const Call& call, const at::Tensor& query, const AttentionOptions& options) {
+  KernelNeeds needs{.device = query.device().type(),
+                    .lse = call.ring.size() > 1,
+                    .mask = options.mask.defined(),
+                    .dtype = query.scalar_type(),
+                    .head_dim = query.size(3)};
+  // Causal order among shared tokens becomes a mask.
+  needs.mask = needs.mask || (options.is_causal && (call.query_spans.size() > 1 || call.query_spans != call.key_spans));
+  const auto reason = call.backend->why_not(needs);
+  check<ConfigError>(reason.empty(), "attention backend '", call.backend->name(), "' cannot run ", query.scalar_type(),
+                     needs.mask ? " with a mask" : "", ", head_dim ", query.size(3), ", on ", query.device(), ": ",
+                     reason, ". Use one of: ", joined(backends_that_can(needs)), ".");
+}
+
 void deal_heads(Call& call, int64_t heads, int64_t key_heads) {
   call.query_heads_per_key_head = key_heads > 0 ? heads / key_heads : 1;
   const int ranks = call.ulysses.size();
@@ -142,6 +157,7 @@ Call plan_call(const AttentionSharing* sharing, const AttentionBackend& backend,
     call.key_spans = {whole_keys};
   }
   check_lengths(call, query, key);
+  check_backend(call, query, options);
   deal_heads(call, query.size(2), key.size(2));
   const int64_t queries = options.query_layout.is_whole() ? query.size(1) : options.query_layout.length();
   call.mask = whole_mask(options.mask, query, queries, covered(call.key_spans));

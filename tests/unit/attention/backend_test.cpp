@@ -149,6 +149,32 @@ TEST(AttentionBackends, HaveDistinctNamesAndAnswerForEveryDevice) {
   EXPECT_EQ(std::set<std::string>(here.begin(), here.end()), (std::set<std::string>{"native", "math"}));
 }
 
+// Whether the kernels run is a GPU's to show (docs/gpu.md); what they claim can be asked anywhere.
+TEST(AttentionBackends, SayWhichCallsTheyTakeOnCuda) {
+  const auto those_for = [](at::ScalarType dtype, bool mask, int64_t head_dim) {
+    return backends_that_can(
+        {.device = at::kCUDA, .lse = true, .mask = mask, .backward = true, .dtype = dtype, .head_dim = head_dim});
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(those_for(at::kBFloat16, false, 128),
+            (Names{"native", "math", "_native_flash", "_native_efficient", "_native_cudnn"}));
+  EXPECT_EQ(those_for(at::kHalf, true, 64), (Names{"native", "math", "_native_efficient", "_native_cudnn"}));
+  EXPECT_EQ(those_for(at::kBFloat16, false, 256), (Names{"native", "math", "_native_flash", "_native_efficient"}));
+  EXPECT_EQ(those_for(at::kFloat, true, 8), (Names{"native", "math", "_native_efficient"}));
+  EXPECT_EQ(those_for(at::kDouble, false, 8), (Names{"native", "math"}));
+  EXPECT_EQ(those_for(at::kBFloat16, false, 12), (Names{"native", "math"}));
+}
+
+TEST(AttentionBackends, RefuseACallThatTheyCannotDoAndTakeACorrectedOne) {
+  Attention attention;
+  const auto x = random_normal({1, 4, 2, 8}, 1);
+  attention->set_backend("_native_flash");
+  expect_failure<ConfigError>([&] { attention->forward(x, x, x); },
+                              {"'_native_flash'", "on cpu", "CUDA only", "native, math"});
+  attention->set_backend("math");
+  EXPECT_LE(relative_error(attention->forward(x, x, x), plain_attention(x, x, x)), 1e-12);
+}
+
 TEST(AttentionBackends, AreFoundInAnySpelling) { EXPECT_EQ(attention_backend("NATIVE").name(), "native"); }
 
 TEST(AttentionBackends, ListTheKnownNamesForAnUnknownOne) {
