@@ -89,11 +89,9 @@ DoubleBlockImpl::DoubleBlockImpl(const FluxTransformerConfig& config, const nn::
       ff_context_(
           register_module("ff_context", nn::FeedForward(config.inner_dim(), 4 * config.inner_dim(), parameters))) {}
 
-Streams DoubleBlockImpl::forward(const Streams& streams, const Call& call) {
-  // Shift, scale and gate of the attention, then of the feed-forward.
-  const auto image_mod = norm1_->forward(call.condition);
-  const auto text_mod = norm1_context_->forward(call.condition);
-
+// A modulation is shift, scale and gate of the attention, then of the feed-forward.
+Streams DoubleBlockImpl::forward(const Streams& streams, const Chunks& image_mod, const Chunks& text_mod,
+                                 const Call& call) {
   auto attended = attn_->forward({nn::modulated_norm(streams.text, text_mod[0], text_mod[1]),
                                   nn::modulated_norm(streams.image, image_mod[0], image_mod[1])},
                                  call);
@@ -115,8 +113,8 @@ SingleBlockImpl::SingleBlockImpl(const FluxTransformerConfig& config, const nn::
       proj_mlp_(register_module("proj_mlp", linear(config.inner_dim(), 4 * config.inner_dim(), parameters))),
       proj_out_(register_module("proj_out", linear(5 * config.inner_dim(), config.inner_dim(), parameters))) {}
 
-at::Tensor SingleBlockImpl::forward(const at::Tensor& x, const Call& call) {
-  const auto mod = norm_->forward(call.condition);  // shift, scale, gate
+// The modulation is shift, scale, gate.
+at::Tensor SingleBlockImpl::forward(const at::Tensor& x, const Chunks& mod, const Call& call) {
   const auto normed = nn::modulated_norm(x, mod[0], mod[1]);
   const auto attended = attn_->forward(normed, call);
   const auto both = nn::beside_gelu_tanh(attended, proj_mlp_->forward(normed));

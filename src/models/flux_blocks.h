@@ -6,16 +6,19 @@
 #include <pardiff/nn/rope.h>
 
 #include <utility>
+#include <vector>
 
 namespace pardiff::flux {
 
 /// What every block of one call gets.
 struct Call {
-  at::Tensor condition;    // silu of the time and text embedding, [B, dim]
   nn::RotaryTable rotary;  // of this rank's text tokens, then its image tokens
   SequenceLayout tokens;   // of the joint sequence [text, image]
   int64_t text_length;     // this rank's text tokens
 };
+
+/// Shifts, scales and gates of one modulation, [B, 1, dim] each.
+using Chunks = std::vector<at::Tensor>;
 
 /// Both streams of a double block.
 struct Streams {
@@ -55,12 +58,15 @@ class SingleAttentionImpl : public torch::nn::Module {
 };
 TORCH_MODULE(SingleAttention);
 
-/// Attention and feed-forward of both streams, modulated by the condition.
+/// Attention and feed-forward of both streams, modulated.
 class DoubleBlockImpl : public torch::nn::Module {
  public:
   DoubleBlockImpl(const FluxTransformerConfig& config, const nn::ParameterOptions& parameters);
 
-  Streams forward(const Streams& streams, const Call& call);
+  /// `image_mod` and `text_mod` are those of `modulation_layers`, in this order.
+  Streams forward(const Streams& streams, const Chunks& image_mod, const Chunks& text_mod, const Call& call);
+
+  std::vector<nn::Modulation> modulation_layers() const { return {norm1_, norm1_context_}; }
 
  private:
   nn::Modulation norm1_, norm1_context_;
@@ -75,7 +81,9 @@ class SingleBlockImpl : public torch::nn::Module {
   SingleBlockImpl(const FluxTransformerConfig& config, const nn::ParameterOptions& parameters);
 
   /// Shapes: x [B, text and image tokens, dim]; returns the same.
-  at::Tensor forward(const at::Tensor& x, const Call& call);
+  at::Tensor forward(const at::Tensor& x, const Chunks& mod, const Call& call);
+
+  std::vector<nn::Modulation> modulation_layers() const { return {norm_}; }
 
  private:
   nn::Modulation norm_;

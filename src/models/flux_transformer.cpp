@@ -3,6 +3,8 @@
 #include <pardiff/models/flux_transformer.h>
 #include <pardiff/nn/recompute.h>
 
+#include <algorithm>
+
 #include "io/mapped_reading.h"
 #include "models/flux_blocks.h"
 
@@ -34,41 +36,46 @@ void check_per_sample(const char* name, const at::Tensor& tensor, int64_t batch)
                     ". Give [", batch, "]: one value for each of the batch.");
 }
 
+// `inputs` are the streams, then the block's modulations, chunk by chunk.
 std::vector<at::Tensor> run(flux::DoubleBlockImpl& block, const std::vector<at::Tensor>& inputs,
                             const flux::Call& call) {
-  const auto streams = block.forward({inputs[0], inputs[1]}, call);
+  const auto chunks = inputs.begin() + 2, middle = chunks + (inputs.end() - chunks) / 2;
+  const auto streams =
+      block.forward({inputs[0], inputs[1]}, flux::Chunks(chunks, middle), flux::Chunks(middle, inputs.end()), call);
   return {streams.text, streams.image};
 }
 
 std::vector<at::Tensor> run(flux::SingleBlockImpl& block, const std::vector<at::Tensor>& inputs,
                             const flux::Call& call) {
-  return {block.forward(inputs[0], call)};
+  return {block.forward(inputs[0], flux::Chunks(inputs.begin() + 1, inputs.end()), call)};
 }
 
-// The block alone, which keeps nothing of itself but what enters it. `streams` are its inputs.
+// Those that the block itself uses: its modulations come from outside.
 template <typename Block>
-std::vector<at::Tensor> run_recomputed(const std::shared_ptr<Block>& block, std::vector<at::Tensor> streams,
-                                       const flux::Call& call) {
-  streams.push_back(call.condition);
-  auto rest = call;
-  rest.condition.reset();
-  const auto segment = [block, rest](const std::vector<at::Tensor>& inputs) {
-    auto own = rest;
-    own.condition = inputs.back();
-    return run(*block, inputs, own);
-  };
-  std::vector<at::Tensor> trained;
-  for (const auto& parameter : block->parameters()) {
-    if (parameter.requires_grad()) trained.push_back(parameter);
+std::vector<at::Tensor> trained_parameters(const Block& block) {
+  std::vector<at::Tensor> outside, trained;
+  for (const auto& layer : block.modulation_layers()) {
+    for (const auto& parameter : layer->parameters()) outside.push_back(parameter);
   }
-  return nn::recomputed(segment, streams, trained);
+  for (const auto& parameter : block.parameters()) {
+    const bool is_outside = std::any_of(outside.begin(), outside.end(), [&](const at::Tensor& other) {
+      return other.unsafeGetTensorImpl() == parameter.unsafeGetTensorImpl();
+    });
+    if (parameter.requires_grad() && !is_outside) trained.push_back(parameter);
+  }
+  return trained;
 }
 
+// `recompute`: the block keeps nothing of itself but what enters it.
 template <typename Block>
-std::vector<at::Tensor> run_block(const std::shared_ptr<torch::nn::Module>& module,
-                                  const std::vector<at::Tensor>& streams, const flux::Call& call, bool recompute) {
+std::vector<at::Tensor> run_block(const std::shared_ptr<torch::nn::Module>& module, std::vector<at::Tensor> inputs,
+                                  const std::vector<flux::Chunks>& modulations, const flux::Call& call,
+                                  bool recompute) {
   const auto block = std::dynamic_pointer_cast<Block>(module);
-  return recompute ? run_recomputed(block, streams, call) : run(*block, streams, call);
+  for (const auto& chunks : modulations) inputs.insert(inputs.end(), chunks.begin(), chunks.end());
+  if (!recompute) return run(*block, inputs, call);
+  const auto segment = [block, call](const std::vector<at::Tensor>& again) { return run(*block, again, call); };
+  return nn::recomputed(segment, inputs, trained_parameters(*block));
 }
 
 }  // namespace
@@ -135,15 +142,15 @@ at::Tensor FluxTransformer2DModelImpl::forward(const FluxTransformerInputs& whol
   observe("context_embedder", {text});
 
   flux::Call call;
-  call.condition = at::silu(time);
   call.rotary = nn::rotary_table(at::cat({inputs.txt_ids, inputs.img_ids}), config_.axes_dims_rope);
   call.tokens = SequenceLayout::joint(boundary_->layout("encoder_hidden_states"), boundary_->layout("hidden_states"));
   call.text_length = text.size(1);
   if (observer_) observe("pos_embed", {call.rotary.cosines(), call.rotary.sines()});
 
-  image = through_blocks(text, image, call);
-  const auto modulation = norm_out_->forward(call.condition);  // scale, shift
-  image = nn::modulated_norm(image, modulation[1], modulation[0], kNormEps);
+  const auto modulations = nn::modulations(modulation_layers(), at::silu(time));
+  image = through_blocks(text, image, modulations, call);
+  const auto& last = modulations.back();  // scale, shift
+  image = nn::modulated_norm(image, last[1], last[0], kNormEps);
   observe("norm_out", {image});
   const auto output = proj_out_->forward(image);
   observe("proj_out", {output});
@@ -151,11 +158,28 @@ at::Tensor FluxTransformer2DModelImpl::forward(const FluxTransformerInputs& whol
   return output;
 }
 
-at::Tensor FluxTransformer2DModelImpl::through_blocks(at::Tensor text, at::Tensor image, const flux::Call& call) {
+// All of them at once: under tensor parallelism they share one gather.
+std::vector<nn::Modulation> FluxTransformer2DModelImpl::modulation_layers() const {
+  std::vector<nn::Modulation> layers;
+  const auto add = [&](const std::vector<nn::Modulation>& more) {
+    layers.insert(layers.end(), more.begin(), more.end());
+  };
+  for (const auto& block : *transformer_blocks_) add(block->as<flux::DoubleBlock>()->modulation_layers());
+  for (const auto& block : *single_transformer_blocks_) add(block->as<flux::SingleBlock>()->modulation_layers());
+  add({norm_out_});
+  return layers;
+}
+
+at::Tensor FluxTransformer2DModelImpl::through_blocks(at::Tensor text, at::Tensor image,
+                                                      const std::vector<flux::Chunks>& modulations,
+                                                      const flux::Call& call) {
   const bool recompute = gradient_checkpointing_ && at::GradMode::is_enabled();
+  auto modulation = modulations.begin();
   int64_t index = 0;
   for (const auto& block : *transformer_blocks_) {
-    const auto streams = run_block<flux::DoubleBlockImpl>(block, {text, image}, call, recompute);
+    const auto streams =
+        run_block<flux::DoubleBlockImpl>(block, {text, image}, {modulation[0], modulation[1]}, call, recompute);
+    modulation += 2;
     text = streams[0];
     image = streams[1];
     observe(text_of("transformer_blocks.", index++), {text, image});
@@ -167,7 +191,7 @@ at::Tensor FluxTransformer2DModelImpl::through_blocks(at::Tensor text, at::Tenso
   const auto image_part = [&] { return joint.narrow(1, call.text_length, image_length); };
   index = 0;
   for (const auto& block : *single_transformer_blocks_) {
-    joint = run_block<flux::SingleBlockImpl>(block, {joint}, call, recompute)[0];
+    joint = run_block<flux::SingleBlockImpl>(block, {joint}, {*modulation++}, call, recompute)[0];
     observe(text_of("single_transformer_blocks.", index++), {joint.narrow(1, 0, call.text_length), image_part()});
   }
   return image_part();
@@ -219,20 +243,22 @@ ContextParallelPlan FluxTransformer2DModelImpl::context_parallel_plan() const {
 
 TensorParallelPlan FluxTransformer2DModelImpl::tensor_parallel_plan() const {
   TensorParallelPlan plan;
-  for (const auto* name : {"attn.to_q", "attn.to_k", "attn.to_v", "attn.add_q_proj", "attn.add_k_proj",
-                           "attn.add_v_proj", "ff.net.0.proj", "ff_context.net.0.proj"}) {
+  for (const auto* name :
+       {"norm1.linear", "norm1_context.linear", "attn.to_q", "attn.to_k", "attn.to_v", "attn.add_q_proj",
+        "attn.add_k_proj", "attn.add_v_proj", "ff.net.0.proj", "ff_context.net.0.proj"}) {
     if (config_.num_layers > 0) plan.emplace(text_of("transformer_blocks.*.", name), "colwise");
   }
   for (const auto* name : {"attn.to_out.0", "attn.to_add_out", "ff.net.2", "ff_context.net.2"}) {
     if (config_.num_layers > 0) plan.emplace(text_of("transformer_blocks.*.", name), "rowwise");
   }
-  for (const auto* name : {"attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp"}) {
+  for (const auto* name : {"norm.linear", "attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp"}) {
     if (config_.num_single_layers > 0) plan.emplace(text_of("single_transformer_blocks.*.", name), "colwise");
   }
   // Its input is the attention's output beside the feed-forward's: each rank has its part of both.
   if (config_.num_single_layers > 0) {
     plan.emplace("single_transformer_blocks.*.proj_out", TensorParallelStyle::packed_rowwise({1, 4}));
   }
+  plan.emplace("norm_out.linear", "colwise");
   return plan;
 }
 

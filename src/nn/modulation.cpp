@@ -2,14 +2,49 @@
 #include <pardiff/nn/modulation.h>
 
 namespace pardiff::nn {
+namespace {
+
+// Puts the whole of each shard, in their order, where there is nothing yet.
+void fill_in(std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& shards, const ProcessGroup& group) {
+  const auto all = gather_from_group(at::cat(shards, -1), group);  // [ranks, B, widths of all]
+  auto shard = shards.begin();
+  int64_t start = 0;
+  for (auto& output : outputs) {
+    if (output.defined()) continue;
+    const int64_t width = (shard++)->size(-1);
+    output = all.narrow(-1, start, width).movedim(0, -2).flatten(-2);  // [ranks, B, width] -> [B, ranks * width]
+    start += width;
+  }
+}
+
+}  // namespace
 
 ModulationImpl::ModulationImpl(int64_t dim, int64_t chunks, const ParameterOptions& parameters)
     : torch::nn::Module("Modulation"),
       linear(register_module("linear", Linear(dim, chunks * dim, LinearOptions{.parameters = parameters}))),
       chunks_(chunks) {}
 
-std::vector<at::Tensor> ModulationImpl::forward(const at::Tensor& condition) {
-  return linear->forward(condition).unsqueeze(1).chunk(chunks_, -1);
+std::vector<std::vector<at::Tensor>> modulations(const std::vector<Modulation>& layers, const at::Tensor& condition) {
+  std::vector<at::Tensor> outputs, shards;
+  ProcessGroup group;
+  at::Tensor copied;
+  for (const auto& layer : layers) {
+    const auto& sharding = layer->linear->sharding;
+    if (sharding.style != ShardStyle::kColumn) {
+      outputs.push_back(Linear(layer->linear)->forward(condition));
+      continue;
+    }
+    if (!copied.defined()) {
+      group = sharding.group;
+      copied = copy_to_group(condition, group);
+    }
+    shards.push_back(at::linear(copied, layer->linear->weight, layer->linear->bias));
+    outputs.emplace_back();  // once it is gathered
+  }
+  if (!shards.empty()) fill_in(outputs, shards, group);
+  std::vector<std::vector<at::Tensor>> chunks;
+  for (size_t i = 0; i < layers.size(); ++i) chunks.push_back(outputs[i].unsqueeze(1).chunk(layers[i]->chunks(), -1));
+  return chunks;
 }
 
 at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale, double eps) {

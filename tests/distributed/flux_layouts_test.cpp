@@ -107,22 +107,87 @@ TEST(FluxParallelism, ARejectedCallCanBeCorrectedAndRepeated) {
       {.device = "cpu", .timeout_s = 60});
 }
 
-// 4 per double block and 1 per single block in the reference; those of a double block go in pairs here.
-TEST(FluxParallelism, ReducesOncePerStageUnderTensorParallelism) {
-  const GoldenPart golden("golden/transformer_guided");
-  run_as_threads(2,
-                 [&](World& world) {
-                   const at::NoGradGuard no_grad;
-                   auto model = load(golden, at::kFloat);
-                   model->enable_parallelism(TensorParallelConfig{.tp_degree = 2}, world);
-                   const auto before = world.counter().counts();
-                   model->forward(inputs_of(golden, at::kFloat));
-                   const auto counts = difference(world.counter().counts(), before);
-                   EXPECT_EQ(counts.size(), 1u);
-                   const auto& config = model->config();
-                   EXPECT_EQ(counts.at("all_reduce").calls, 2 * config.num_layers + config.num_single_layers);
-                 },
-                 {.device = "cpu", .timeout_s = 60});
+// FLUX.1's depth, and hardly any width.
+FluxTransformerConfig deep_config() {
+  return {.in_channels = 8,
+          .attention_head_dim = 8,
+          .num_attention_heads = 4,
+          .joint_attention_dim = 12,
+          .pooled_projection_dim = 6,
+          .axes_dims_rope = {4, 2, 2}};
+}
+
+FluxTransformerInputs small_inputs(const FluxTransformerConfig& config, int64_t batch, int64_t image, int64_t text) {
+  const auto axes = static_cast<int64_t>(config.axes_dims_rope.size());
+  return {.hidden_states = at::ones({batch, image, config.in_channels}),
+          .encoder_hidden_states = at::ones({batch, text, config.joint_attention_dim}),
+          .pooled_projections = at::ones({batch, config.pooled_projection_dim}),
+          .timestep = at::full({batch}, 0.5),
+          .img_ids = at::zeros({image, axes}),
+          .txt_ids = at::zeros({text, axes})};
+}
+
+// The reference takes 114: 4 per double block and 1 per single block. Those of a double block go in pairs here.
+TEST(FluxParallelism, TakesAtMost76ReductionsAndOneGatherForAStepUnderTensorParallelism) {
+  const auto config = deep_config();
+  constexpr int64_t kBatch = 2, kImage = 5, kText = 3, kBytes = 4;
+  for (const int tp : {2, 4}) {
+    testing::on_threads(tp, [&](World& world) {
+      const at::NoGradGuard no_grad;
+      FluxTransformer2DModel model(config, nn::ParameterOptions{.allocate = false});  // zeros: only counted
+      model->enable_parallelism(TensorParallelConfig{.tp_degree = tp}, world);
+      const auto before = world.counter().counts();
+      model->forward(small_inputs(config, kBatch, kImage, kText));
+      const auto counts = difference(world.counter().counts(), before);
+      EXPECT_EQ(counts.size(), 2u);
+      // Every one of them sums a stream of both texts and image over the ranks.
+      EXPECT_EQ(counts.at("all_reduce").calls, 2 * 19 + 38);
+      const int64_t stream = kBatch * (kImage + kText) * config.inner_dim() * kBytes;
+      EXPECT_EQ(counts.at("all_reduce").bytes_sent, 76 * (2 * (tp - 1) * stream / tp));
+      // The modulations of all blocks: 6 chunks for each stream of a double block, 3 for a single block, 2 at the end.
+      EXPECT_EQ(counts.at("all_gather").calls, 1);
+      const int64_t modulations = kBatch * (19 * 12 + 38 * 3 + 2) * config.inner_dim() * kBytes;
+      EXPECT_EQ(counts.at("all_gather").bytes_sent, (tp - 1) * modulations / tp);
+    });
+  }
+}
+
+TEST(FluxParallelism, TakesOneReductionForAllModulationsInBackward) {
+  const auto config = deep_config();
+  testing::on_threads(2, [&](World& world) {
+    FluxTransformer2DModel model(config, nn::ParameterOptions{.allocate = false});  // zeros: only counted
+    model->enable_parallelism(TensorParallelConfig{.tp_degree = 2}, world);
+    const auto output = model->forward(small_inputs(config, 1, 5, 3));
+    const auto before = world.counter().counts();
+    output.sum().backward();
+    const auto counts = difference(world.counter().counts(), before);
+    EXPECT_EQ(counts.size(), 1u);
+    // Each column-parallel layer sums the gradient of its input: 8 of a double block, 4 of a single block.
+    EXPECT_EQ(counts.at("all_reduce").calls, 19 * 8 + 38 * 4 + 1);
+  });
+}
+
+// Counted on shapes: no weight has any memory here.
+TEST(FluxParallelism, KeepsAShareOfAllButTheSmallestParametersUnderTensorParallelism) {
+  FluxTransformer2DModel dev(FluxTransformerConfig{.guidance_embeds = true}, nn::ParameterOptions{.allocate = false});
+  int64_t all = 0;
+  for (const auto& parameter : dev->parameters()) all += parameter.numel();
+  for (const int tp : {2, 4, 8}) {
+    const auto slices = tensor_parallel_slices(*dev, dev->tensor_parallel_plan(), tp, tp - 1);
+    int64_t replicated = 0, sharded = 0;
+    for (const auto& parameter : dev->named_parameters()) {
+      const auto found = slices.find(parameter.key());
+      if (found == slices.end()) {
+        replicated += parameter.value().numel();
+        continue;
+      }
+      int64_t kept = 0;
+      for (const auto& [begin, end] : found->second.ranges) kept += end - begin;
+      sharded += parameter.value().numel() / parameter.value().size(found->second.dim) * kept;
+    }
+    EXPECT_EQ(sharded * tp + replicated, all) << tp;
+    EXPECT_LT(static_cast<double>(replicated), 0.02 * static_cast<double>(all)) << tp;
+  }
 }
 
 }  // namespace

@@ -8,14 +8,12 @@
 
 namespace pardiff::nn {
 
-/// Turns a conditioning vector into shifts, scales and gates: the chunks of `linear`(condition).
-/// The only place where a model's modulation is computed.
-/// Shapes: condition [B, dim], already through SiLU; returns `chunks` tensors [B, 1, dim].
+/// The weights that turn a conditioning vector into shifts, scales and gates; see `modulations`.
 class ModulationImpl : public torch::nn::Module {
  public:
   ModulationImpl(int64_t dim, int64_t chunks, const ParameterOptions& parameters = {});
 
-  std::vector<at::Tensor> forward(const at::Tensor& condition);
+  int64_t chunks() const { return chunks_; }
 
   Linear linear;
 
@@ -23,6 +21,13 @@ class ModulationImpl : public torch::nn::Module {
   int64_t chunks_;
 };
 TORCH_MODULE(Modulation);
+
+/// Shifts, scales and gates of several layers for one condition: for each layer the chunks of its `linear`(condition).
+/// The only place where a model's modulation is computed.
+/// Collective: if the layers are column-parallel, their group. They then share one all_gather here and one all_reduce
+/// in backward, however many they are.
+/// Shapes: condition [B, dim], already through SiLU; returns for each layer its `chunks` tensors [B, 1, dim].
+std::vector<std::vector<at::Tensor>> modulations(const std::vector<Modulation>& layers, const at::Tensor& condition);
 
 /// LayerNorm(x) (1 + scale) + shift, the norm without weights.
 /// Shapes: x [B, S, dim], shift and scale [B, 1, dim]; returns x's.
