@@ -40,10 +40,11 @@ bool cpu_has_amx_bfloat16() {
 }
 
 std::optional<at::ScalarType> choose_dtype(const std::string& name, World& world) {
-  if (name != "auto") return dtype_named(name);
   const bool is_file_dtype = world.device().is_cuda();
   const std::string own = is_file_dtype ? "file" : cpu_has_amx_bfloat16() ? "bfloat16" : "float32";
-  const auto chosen = world.text_from_rank_0(own);
+  // Also by a rank that was told its dtype: one that was not would wait for it.
+  const auto chosen = world.text_from_rank_0(name == "auto" ? own : name);
+  if (name != "auto") return dtype_named(name);
   if (chosen == "file") return std::nullopt;
   return dtype_named(chosen);
 }
