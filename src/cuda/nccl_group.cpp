@@ -1,5 +1,6 @@
 // Part of libpardiff_cuda, which needs CUDA's headers and is opened only when a GPU is asked for.
 #include <c10/cuda/CUDAGuard.h>
+
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "comm/backends/c10d_group.h"

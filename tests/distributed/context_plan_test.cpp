@@ -144,7 +144,7 @@ TEST(ContextParallelPlan, APlainModeNamesTheFlagThatLiftsItsRule) {
     auto model = make_toy(1);
     apply_context_parallel(*model, {.ulysses_degree = 3}, world, toy_context_plan());
     expect_failure<ShapeError>([&] { model->forward(toy_inputs(6, 7)); },
-                               {"8 heads", "ulysses_degree 3", "ulysses_anything"});
+                               {"8 attention heads", "ulysses_degree 3", "ulysses_anything"});
     EXPECT_TRUE(world.counter().counts().empty());
   });
 }

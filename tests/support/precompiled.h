@@ -1,3 +1,4 @@
 #pragma once
-#include "../../src/precompiled.h"
 #include <gtest/gtest.h>
+
+#include "../../src/precompiled.h"

@@ -19,8 +19,8 @@ class Rendezvous;
 struct WorldOptions {
   /// "auto" (cuda when there is one), "cpu" or "cuda".
   std::string device = "auto";
-  /// "auto", or the device's transport by name: "shm" or "gloo" (cpu), "nccl" (cuda). "auto" takes shm where all ranks of
-  /// a group share one host's memory, else gloo.
+  /// "auto", or the device's transport by name: "shm" or "gloo" (cpu), "nccl" (cuda). "auto" takes shm where all ranks
+  /// of a group share one host's memory, else gloo.
   std::string comm = "auto";
   /// CPU threads of this rank; 0: OMP_NUM_THREADS, else allowed cores / local ranks.
   int threads = 0;

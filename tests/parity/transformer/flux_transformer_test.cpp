@@ -5,8 +5,8 @@
 #include <pardiff/nn/rope.h>
 
 #include <cmath>
-#include <map>
 
+#include "models/module_tree.h"
 #include "parity/parts/golden_part.h"
 #include "support/golden.h"
 
@@ -275,26 +275,21 @@ TEST(FluxTransformer, CountsTheTensorsOfThePublishedModels) {
   EXPECT_EQ(elements, 11'901'408'320);
 }
 
-// The reference's plan covers 8,608,346,112 of FLUX.1-dev's parameters.
-TEST(FluxTransformer, TensorPlanCoversWhatTheReferencesCovers) {
+// The reference's plan covers 8,608,346,112 of FLUX.1-dev's parameters; ours adds the modulation of every block.
+TEST(FluxTransformer, TensorPlanCoversWhatTheReferencesCoversAndTheModulation) {
   FluxTransformer2DModel dev(FluxTransformerConfig{.guidance_embeds = true}, nn::ParameterOptions{.allocate = false});
-  const auto plan = dev->tensor_parallel_plan();
-  int64_t sharded = 0;
-  std::map<std::string, int> matches;
-  for (const auto& item : dev->named_modules()) {
-    const auto* linear = dynamic_cast<const nn::LinearImpl*>(item.value().get());
-    if (!linear) continue;
-    for (const auto& [key, style] : plan) {
-      const auto star = key.find('*');
-      const auto front = key.substr(0, star), back = key.substr(star + 1);
-      const auto middle = item.key().starts_with(front) ? item.key().find('.', front.size()) : std::string::npos;
-      if (middle == std::string::npos || item.key().substr(middle) != back) continue;
-      ++matches[key];
-      sharded += linear->weight.numel() + (style.is_column() ? linear->bias.numel() : 0);
+  int64_t sharded = 0, modulation = 0;
+  for (const auto& [key, style] : dev->tensor_parallel_plan()) {
+    const bool modulates = key.find("norm") != std::string::npos;
+    for (const auto& found : find_modules(*dev, key)) {
+      const auto& linear = dynamic_cast<const nn::LinearImpl&>(*found.module);
+      (modulates ? modulation : sharded) += linear.weight.numel() + (style.is_column() ? linear.bias.numel() : 0);
     }
   }
-  EXPECT_EQ(matches.size(), plan.size());
   EXPECT_EQ(sharded, 8'608'346'112);
+  // 19 double blocks with two modulations of 6 chunks, 38 single blocks with one of 3, and the last norm's 2 chunks,
+  // each 3072 x 3072 and a bias.
+  EXPECT_EQ(modulation, int64_t{19 * 2 * 6 + 38 * 3 + 2} * (3072 * 3072 + 3072));
 }
 
 TEST(FluxTransformer, RotaryAnglesNeedFloat64) {
