@@ -16,6 +16,7 @@
 #include "cli/generate_report.h"
 #include "cli/progress.h"
 #include "cli/subcommand.h"
+#include "cli/trace_file.h"
 
 namespace pardiff::cli {
 namespace {
@@ -54,6 +55,7 @@ class Generation {
       : flags_(flags), layout_(layout), world_(world), dtype_(choose_dtype(flags.dtype, world)) {}
 
   void run() {
+    const TraceScope scope(flags_.trace.empty() ? nullptr : &trace_);
     announce();
     auto pipeline = DiffusionPipeline::from_pretrained(
         flags_.model, world_,
@@ -63,7 +65,8 @@ class Generation {
          .attention_backend = flags_.attention_backend});
     const auto output = denoise(pipeline);
     const auto report = gather_report(flags_, layout_, dtype_, output, world_);
-    if (world_.rank() == 0) write(output, report);
+    const auto trace = gather_trace(trace_, world_);
+    if (world_.rank() == 0) write(output, report, trace);
   }
 
  private:
@@ -80,7 +83,7 @@ class Generation {
     return pipeline.generate(inputs, {.keep_latents = !flags_.dump_tensors.empty()});
   }
 
-  void write(const FluxPipelineOutput& output, const RunReport& report) const {
+  void write(const FluxPipelineOutput& output, const RunReport& report, const std::string& trace) const {
     WrittenFiles written;
     const auto paths = flags_.picture_paths();
     for (size_t i = 0; i < paths.size(); ++i) {
@@ -90,6 +93,10 @@ class Generation {
     if (!flags_.dump_tensors.empty()) {
       write_dump(flags_.dump_tensors, output);
       written.add(flags_.dump_tensors);
+    }
+    if (!flags_.trace.empty()) {
+      write_text_file(flags_.trace, trace);
+      written.add(flags_.trace);
     }
     if (!flags_.report.empty()) write_text_file(flags_.report, report.to_json(program_started));
     written.keep();
@@ -108,6 +115,7 @@ class Generation {
   const RankLayout& layout_;
   World& world_;
   std::optional<at::ScalarType> dtype_;
+  Trace trace_;
 };
 
 int generate(GenerateFlags& flags) {

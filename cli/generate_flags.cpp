@@ -75,6 +75,7 @@ void GenerateFlags::declare(Flags& flags) {
       .integer("--timeout", timeout_s, {1, kMostSeconds}, "Seconds that a rank waits for another; default 600")
       .path("--output", output, "The picture, a .png; several become FILE-0, FILE-1, ...")
       .path("--report", report, "Write times, memory and traffic of every rank as JSON")
+      .path("--trace", trace, "Write where every rank's time went, for Perfetto or chrome://tracing")
       .path("--dump-tensors", dump_tensors, "Write picture, latents of every step and token ids as safetensors");
   verbosity.declare(flags);
 }
@@ -84,6 +85,7 @@ void GenerateFlags::complete() {
   check<UsageError>(!output.empty(), "--output is missing. Give the name of the picture to write.");
   check_suffix("--output", output, ".png");
   if (!report.empty()) check_suffix("--report", report, ".json");
+  if (!trace.empty()) check_suffix("--trace", trace, ".json");
   if (!dump_tensors.empty()) check_suffix("--dump-tensors", dump_tensors, ".safetensors");
   check<UsageError>(prompts.empty() || prompt_file.empty(), "both --prompt and --prompt-file are given. Choose one.");
   if (!prompt_file.empty()) prompts = prompts_in(prompt_file);
@@ -125,7 +127,7 @@ std::vector<fs::path> GenerateFlags::picture_paths() const {
 
 void GenerateFlags::check_outputs() const {
   for (const auto& path : picture_paths()) AtomicFile::check_writable(path);
-  for (const auto& path : {report, dump_tensors}) {
+  for (const auto& path : {report, trace, dump_tensors}) {
     if (!path.empty()) AtomicFile::check_writable(path);
   }
 }

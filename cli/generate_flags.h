@@ -34,7 +34,7 @@ struct GenerateFlags {
   std::string device = "auto", comm = "auto", dtype = "auto";
   int64_t timeout_s = 600;
 
-  std::filesystem::path output, report, dump_tensors;
+  std::filesystem::path output, report, trace, dump_tensors;
   Verbosity verbosity;
 
   void declare(Flags& flags);

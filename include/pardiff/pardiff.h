@@ -10,6 +10,7 @@
 #include <pardiff/core/device.h>
 #include <pardiff/core/error.h>
 #include <pardiff/core/log.h>
+#include <pardiff/core/trace.h>
 #include <pardiff/io/atomic_file.h>
 #include <pardiff/io/checkpoint.h>
 #include <pardiff/io/config_file.h>

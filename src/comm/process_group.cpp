@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <pardiff/comm/process_group.h>
 #include <pardiff/core/check.h>
+#include <pardiff/core/trace.h>
 
 #include <numeric>
 
@@ -11,6 +12,24 @@ namespace {
 
 void count(const ProcessGroup& group, const char* operation, int64_t bytes_sent) {
   if (group.counter()) group.counter()->add(operation, bytes_sent);
+}
+
+// Counts an operation, starts it, and records it if this thread is traced.
+template <typename Start>
+Pending run(const ProcessGroup& group, const char* operation, int64_t bytes_sent, Start start) {
+  count(group, operation, bytes_sent);
+  const int64_t begin = current_trace() ? Trace::now_ns() : 0;
+  auto pending = start(group.backend());
+  if (!current_trace()) return pending;
+  current_trace()->add({"post", operation, begin, Trace::now_ns(), group.name(), 0});
+  auto started = std::make_shared<Pending>(std::move(pending));
+  return Pending([started, operation, bytes_sent, begin, name = group.name(), trace = current_trace()] {
+    const int64_t wait = Trace::now_ns();
+    started->wait();
+    const int64_t end = Trace::now_ns();
+    trace->add({"wait", operation, wait, end, name, 0});
+    trace->add({"transfer", operation, begin, end, name, bytes_sent});
+  });
 }
 
 int64_t sum_of(const std::vector<int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
@@ -95,8 +114,9 @@ Pending all_to_all(const at::Tensor& output, const at::Tensor& input, const std:
     copy_flat(output, input);
     return {};
   }
-  count(group, "all_to_all", all_but(input_counts, group.rank()) * input.element_size());
-  return group.backend().all_to_all(output, input, output_counts, input_counts);
+  return run(
+      group, "all_to_all", all_but(input_counts, group.rank()) * input.element_size(),
+      [&](comm::GroupBackend& backend) { return backend.all_to_all(output, input, output_counts, input_counts); });
 }
 
 Pending all_gather(const at::Tensor& output, const at::Tensor& input, const std::vector<int64_t>& counts,
@@ -108,8 +128,8 @@ Pending all_gather(const at::Tensor& output, const at::Tensor& input, const std:
     copy_flat(output, input);
     return {};
   }
-  count(group, "all_gather", (group.size() - 1) * input.numel() * input.element_size());
-  return group.backend().all_gather(output, input, counts);
+  return run(group, "all_gather", (group.size() - 1) * input.numel() * input.element_size(),
+             [&](comm::GroupBackend& backend) { return backend.all_gather(output, input, counts); });
 }
 
 Pending reduce_scatter(const at::Tensor& output, const at::Tensor& input, const std::vector<int64_t>& counts,
@@ -121,15 +141,15 @@ Pending reduce_scatter(const at::Tensor& output, const at::Tensor& input, const 
     copy_flat(output, input);
     return {};
   }
-  count(group, "reduce_scatter", all_but(counts, group.rank()) * input.element_size());
-  return group.backend().reduce_scatter(output, input, counts);
+  return run(group, "reduce_scatter", all_but(counts, group.rank()) * input.element_size(),
+             [&](comm::GroupBackend& backend) { return backend.reduce_scatter(output, input, counts); });
 }
 
 Pending all_reduce(const at::Tensor& tensor, const ProcessGroup& group) {
   if (group.size() == 1) return {};
   check_flat("all_reduce", "tensor", tensor, tensor.numel());
-  count(group, "all_reduce", 2 * (group.size() - 1) * tensor.numel() * tensor.element_size() / group.size());
-  return group.backend().all_reduce(tensor);
+  return run(group, "all_reduce", 2 * (group.size() - 1) * tensor.numel() * tensor.element_size() / group.size(),
+             [&](comm::GroupBackend& backend) { return backend.all_reduce(tensor); });
 }
 
 Pending broadcast(const at::Tensor& tensor, int root, const ProcessGroup& group) {
@@ -137,8 +157,8 @@ Pending broadcast(const at::Tensor& tensor, int root, const ProcessGroup& group)
   if (group.size() == 1) return {};
   check_flat("broadcast", "tensor", tensor, tensor.numel());
   const int64_t bytes = (group.size() - 1) * tensor.numel() * tensor.element_size();
-  count(group, "broadcast", group.rank() == root ? bytes : 0);
-  return group.backend().broadcast(tensor, root);
+  return run(group, "broadcast", group.rank() == root ? bytes : 0,
+             [&](comm::GroupBackend& backend) { return backend.broadcast(tensor, root); });
 }
 
 Pending hop(const at::Tensor& sent, int to, const at::Tensor& received, int from, const ProcessGroup& group) {
@@ -147,9 +167,10 @@ Pending hop(const at::Tensor& sent, int to, const at::Tensor& received, int from
     copy_flat(received, sent);
     return {};
   }
-  if (sent.numel() > 0) count(group, "send", sent.numel() * sent.element_size());
   if (sent.numel() == 0 && received.numel() == 0) return {};
-  return group.backend().hop(sent, to, received, from);
+  const auto start = [&](comm::GroupBackend& backend) { return backend.hop(sent, to, received, from); };
+  if (sent.numel() == 0) return start(group.backend());  // a receive alone is the sender's to count and to record
+  return run(group, "send", sent.numel() * sent.element_size(), start);
 }
 
 void barrier(const ProcessGroup& group) {

@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <pardiff/core/check.h>
+#include <pardiff/core/trace.h>
 #include <pardiff/models/flux_transformer.h>
 #include <pardiff/nn/recompute.h>
 
@@ -177,6 +178,7 @@ at::Tensor FluxTransformer2DModelImpl::through_blocks(at::Tensor text, at::Tenso
   auto modulation = modulations.begin();
   int64_t index = 0;
   for (const auto& block : *transformer_blocks_) {
+    const TracedSpan span("block", "transformer_blocks", index);
     const auto streams =
         run_block<flux::DoubleBlockImpl>(block, {text, image}, {modulation[0], modulation[1]}, call, recompute);
     modulation += 2;
@@ -191,6 +193,7 @@ at::Tensor FluxTransformer2DModelImpl::through_blocks(at::Tensor text, at::Tenso
   const auto image_part = [&] { return joint.narrow(1, call.text_length, image_length); };
   index = 0;
   for (const auto& block : *single_transformer_blocks_) {
+    const TracedSpan span("block", "single_transformer_blocks", index);
     joint = run_block<flux::SingleBlockImpl>(block, {joint}, {*modulation++}, call, recompute)[0];
     observe(text_of("single_transformer_blocks.", index++), {joint.narrow(1, 0, call.text_length), image_part()});
   }

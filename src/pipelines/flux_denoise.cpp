@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <pardiff/core/check.h>
+#include <pardiff/core/trace.h>
 #include <pardiff/models/apply.h>
 
 #include <memory>
@@ -74,9 +75,11 @@ class Loop {
   }
 
   at::Tensor run() {
+    const TracedSpan span("stage", "denoise");
     const auto before = world_.counter().counts();
     const int64_t steps = work_.scheduler->timesteps().size(0);
     for (int64_t step = 0; step < steps; ++step) {
+      const TracedSpan step_span("step", "step", step);
       const Stopwatch watch;
       const auto timestep = work_.scheduler->timesteps()[step];
       advance(step, timestep);

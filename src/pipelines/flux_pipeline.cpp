@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <pardiff/core/check.h>
+#include <pardiff/core/trace.h>
 #include <pardiff/core/log.h>
 #include <pardiff/io/model_folder.h>
 #include <pardiff/models/apply.h>
@@ -153,6 +154,7 @@ void FluxPipeline::State::load(const FluxPipelineOptions& options) {
 }
 
 FluxPipeline FluxPipeline::from_pretrained(const std::string& model, World& world, const FluxPipelineOptions& options) {
+  const TracedSpan span("stage", "load");
   const Stopwatch watch;
   const at::NoGradGuard no_grad;
   const auto counts = world.counter().counts();
@@ -243,6 +245,7 @@ void FluxPipeline::State::warn_of(const FluxPipelineInputs& inputs, const flux::
 // Tokens come before weights: a text that is not UTF-8 needs no loading to be refused.
 void FluxPipeline::State::encode(const FluxPipelineInputs& inputs, flux::Denoising& denoising,
                                  FluxPipelineOutput& output) {
+  const TracedSpan span("stage", "encode");
   const bool negative_texts = flux::uses_true_cfg(inputs) && inputs.negative_prompt.given();
   // Rows of prompt_embeds are pictures, and so are then those of the negative prompt.
   const int64_t prompts = flux::prompt_count(inputs), copies = inputs.num_images_per_prompt;
@@ -305,6 +308,7 @@ at::Tensor FluxPipeline::State::initial_latents(const FluxPipelineInputs& inputs
 
 void FluxPipeline::State::prepare(const FluxPipelineInputs& inputs, flux::Denoising& denoising,
                                   FluxPipelineOutput& output) {
+  const TracedSpan span("stage", "prepare");
   const Stopwatch watch;
   world.agree("the pipeline's inputs", flux::description(inputs));
   world.agree("the transformer", description(transformer.model->config(), dtype()));
@@ -326,6 +330,7 @@ void FluxPipeline::State::prepare(const FluxPipelineInputs& inputs, flux::Denois
 
 // One picture at a time: the decoder's planes are the largest tensors of the whole call.
 void FluxPipeline::State::decode(const at::Tensor& latents, const flux::BatchShare& batch, FluxPipelineOutput& output) {
+  const TracedSpan span("stage", "decode");
   const Stopwatch watch;
   const auto unpacked = flux::unpack(latents, output.height / scale_factor(), output.width / scale_factor());
   const auto wanted = vae.model->parameters().front().scalar_type();

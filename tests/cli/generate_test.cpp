@@ -1,9 +1,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <pardiff/comm/process_group.h>
 #include <pardiff/io/image.h>
 #include <pardiff/io/safetensors.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "support/failure.h"
 #include "support/golden.h"
@@ -109,6 +112,81 @@ TEST(Generate, ReportsWhatTheContractNames) {
     EXPECT_EQ(row["communication"]["all_to_all"]["calls"], 9 * 2 * 2);
     EXPECT_GT(row["communication"]["all_to_all"]["bytes_sent"].get<int64_t>(), 0);
     EXPECT_TRUE(row.contains("communication_total"));
+  }
+}
+
+// What a trace says of one rank.
+class RankTrace {
+ public:
+  RankTrace(const Json& trace, int rank) {
+    for (const auto& event : trace["traceEvents"]) {
+      if (event["pid"] == rank) events_.push_back(event);
+    }
+  }
+
+  // [begin, end] of the stretches of a category.
+  std::vector<std::pair<double, double>> stretches(const std::string& category) const {
+    std::vector<std::pair<double, double>> found;
+    for (const auto& event : events_) {
+      if (event.value("cat", "") != category) continue;
+      const auto begin = event["ts"].get<double>();
+      if (event["ph"] == "X") found.emplace_back(begin, begin + event["dur"].get<double>());
+      if (event["ph"] == "b") found.emplace_back(begin, 0);
+      if (event["ph"] == "e") found.back().second = begin;  // its begin is the event before
+    }
+    return found;
+  }
+
+  OperationCount transfers(const std::string& operation) const {
+    OperationCount count;
+    for (const auto& event : events_) {
+      if (event["ph"] != "b" || event["name"] != operation) continue;
+      count.calls += 1;
+      count.bytes_sent += event["args"]["bytes"].get<int64_t>();
+    }
+    return count;
+  }
+
+ private:
+  std::vector<Json> events_;
+};
+
+bool lies_in(const std::pair<double, double>& inner, const std::vector<std::pair<double, double>>& outer) {
+  return std::any_of(outer.begin(), outer.end(), [&](const auto& stretch) {
+    return stretch.first <= inner.first && inner.second <= stretch.second;
+  });
+}
+
+TEST(Generate, TracesEveryRankOnOneClock) {
+  const TemporaryFolder folder;
+  generate(folder, "picture.png",
+           {"--trace", folder / "trace.json", "--report", folder / "report.json", "--ring-degree", "2"});
+  const auto trace = Json::parse(content_of(folder / "trace.json"));
+  const auto report = Json::parse(content_of(folder / "report.json"));
+  std::vector<std::pair<double, double>> steps_of_0;
+  for (int rank = 0; rank < 2; ++rank) {
+    const RankTrace own(trace, rank);
+    const auto steps = own.stretches("step"), blocks = own.stretches("block");
+    auto attentions = own.stretches("attention");  // the text encoders and the decoder have some too
+    std::erase_if(attentions, [&](const auto& attention) { return !lies_in(attention, steps); });
+    EXPECT_EQ(own.stretches("stage").size(), rank == 0 ? 5u : 4u);  // rank 0 decodes
+    ASSERT_EQ(steps.size(), 2u);
+    EXPECT_EQ(attentions.size(), 2 * blocks.size());
+    for (const auto& step : steps) EXPECT_TRUE(lies_in(step, own.stretches("stage")));
+    for (const auto& block : blocks) EXPECT_TRUE(lies_in(block, steps));
+    for (const auto& attention : attentions) EXPECT_TRUE(lies_in(attention, blocks));
+    // Of each attention's two blocks the rank's own is computed while the other's is on its way.
+    const auto transfers = own.stretches("transfer");
+    const auto hidden = std::count_if(attentions.begin(), attentions.end(),
+                                      [&](const auto& attention) { return lies_in(attention, transfers); });
+    EXPECT_EQ(hidden, static_cast<int64_t>(blocks.size()));
+    const auto& counted = report["ranks"][static_cast<size_t>(rank)]["communication"]["send"];
+    EXPECT_EQ(own.transfers("send").calls, counted["calls"].get<int64_t>());
+    EXPECT_EQ(own.transfers("send").bytes_sent, counted["bytes_sent"].get<int64_t>());
+    // A step ends on one rank only after the other began it, since each needs the other's blocks.
+    if (rank == 0) steps_of_0 = steps;
+    for (size_t i = 0; i < steps.size(); ++i) EXPECT_LT(steps_of_0[i].first, steps[i].second);
+    for (size_t i = 0; i < steps.size(); ++i) EXPECT_LT(steps[i].first, steps_of_0[i].second);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "attention/modes/ring.h"
 
 #include <ATen/ATen.h>
+#include <pardiff/core/trace.h>
 
 #include <limits>
 #include <numeric>
@@ -182,6 +183,7 @@ KernelOutput ring_forward(const Call& call, const at::Tensor& query, const at::T
     const auto key_value = blocks.take(t);
     const int block = blocks.rank_of(t);
     if (!has_work(query, key_value.key) || !masks.sees(block)) continue;
+    const TracedSpan span("attention", "block", block);
     merged.add(call.backend->forward(kernel_inputs(call, masks, block, query, key_value)));
   }
   return merged.result();
