@@ -46,17 +46,36 @@ void check_shapes(const torch::nn::Module& module, const ParameterSource& source
   }
 }
 
-void warn_of_unused(const torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options) {
+// Every spelling of a name that the module, or whoever ignores some, knows.
+std::set<std::string> known_names(const torch::nn::Module& module, const LoadOptions& options) {
   std::set<std::string> known(options.ignored.begin(), options.ignored.end());
   for (const auto& parameter : module.named_parameters()) {
     known.insert(parameter.key());
     if (!options.other_names) continue;
     for (const auto& name : options.other_names(parameter.key())) known.insert(name);
   }
+  return known;
+}
+
+std::string first_part(const std::string& name) { return name.substr(0, name.find('.')); }
+
+// What a file holds of a part that the module has must be used: a config with too few layers, say, would quietly make
+// another picture. A part that the module does not have (CLIP's vision model beside its text model) is let be.
+// Returns the names that are let be.
+std::vector<std::string> check_unused(const torch::nn::Module& module, const ParameterSource& source,
+                                      const LoadOptions& options) {
+  const auto known = known_names(module, options);
+  std::set<std::string> parts;
+  for (const auto& name : known) parts.insert(first_part(name));
+  for (const auto& child : module.named_children()) parts.insert(child.key());
+  std::vector<std::string> unused;
   for (const auto& name : source.names) {
-    if (!known.count(name))
-      warn(text_of(source.origin, " has a tensor '", name, "' that ", module.name(), " does not use."));
+    if (known.contains(name)) continue;
+    check<CheckpointError>(!parts.contains(first_part(name)), source.origin, " has a tensor '", name, "' that ",
+                           module.name(), " has no place for. The config does not belong to these weights.");
+    unused.push_back(name);
   }
+  return unused;
 }
 
 }  // namespace
@@ -71,12 +90,16 @@ ParameterSource parameter_source(const Checkpoint& checkpoint) {
 
 void check_parameters(const torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options) {
   check_shapes(module, source, options, resolve_names(module, source, options));
+  check_unused(module, source, options);
 }
 
 void load_parameters(torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options) {
   const auto names = resolve_names(module, source, options);
   check_shapes(module, source, options, names);
-  if (options.warns_of_unused) warn_of_unused(module, source, options);
+  for (const auto& name : check_unused(module, source, options)) {
+    if (options.warns_of_unused)
+      warn(text_of(source.origin, " has a tensor '", name, "' that ", module.name(), " does not use."));
+  }
   const at::NoGradGuard no_grad;
   const MappedReading reading;
   for (auto& parameter : module.named_parameters()) {

@@ -38,11 +38,12 @@ struct LoadOptions {
 };
 
 /// Compares names and shapes of `source` with the parameters of `module`; no data is read.
-/// Throws: CheckpointError that names the file and the tensor which is missing or misshapen.
+/// Throws: CheckpointError that names the file and the tensor which is missing, misshapen, or has no place in a part
+/// that the module has (a block too many).
 void check_parameters(const torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options = {});
 
 /// Fills every parameter of `module` from `source`, once check_parameters has found nothing wrong.
-/// A tensor of the source that the module does not have gives a warning.
+/// A tensor of a part that the module does not have (a vision model beside a text model) gives a warning.
 /// Throws: CheckpointError, as check_parameters.
 void load_parameters(torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options = {});
 
