@@ -9,7 +9,7 @@ BUILD := build/$(PRESET)
 PARDIFF := $(BUILD)/cli/pardiff
 TORCH_PIN := $(shell grep '^torch==' requirements.txt)
 
-.PHONY: all demo deps debian configure build program test test-full sanitize format lint install clean
+.PHONY: all demo deps debian configure build program test test-full sanitize gpu-packages format lint install clean
 
 all: build
 
@@ -59,6 +59,11 @@ sanitize:
 	ctest --preset asan -LE 'full|gpu|install'
 	$(MAKE) PRESET=tsan build
 	ctest --preset tsan -L 'unit|distributed' -LE 'full|gpu'
+
+## gpu-packages: what a GPU machine without a package registry needs to build, for scripts/check_gpu.sh
+gpu-packages: debian
+	@mkdir -p build
+	scripts/pack_gpu.sh $(CURDIR)/build/gpu-packages.tar.gz
 
 ## install: into PREFIX (default /usr/local)
 PREFIX ?= /usr/local

@@ -19,3 +19,10 @@ function(pardiff_full_test name timeout)
   add_test(NAME ${name}_full COMMAND ${name} --gtest_filter=*Full*)
   set_tests_properties(${name}_full PROPERTIES TIMEOUT ${timeout} LABELS full)
 endfunction()
+
+# pardiff_gpu_test(NAME FILTER): the tests of NAME that FILTER picks, once more on the GPU of this machine, as gpu_NAME with
+# the label `gpu`. They fail where there is none.
+function(pardiff_gpu_test name filter)
+  add_test(NAME gpu_${name} COMMAND ${name} --gtest_filter=${filter})
+  set_tests_properties(gpu_${name} PROPERTIES TIMEOUT 300 LABELS gpu ENVIRONMENT "PARDIFF_TEST_DEVICE=cuda" RUN_SERIAL ON)
+endfunction()

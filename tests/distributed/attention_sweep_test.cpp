@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "distributed/sweep_problems.h"
+#include "support/test_device.h"
 
 namespace pardiff {
 namespace {
@@ -25,7 +26,7 @@ size_t expect_exact(const std::vector<SolvedProblem>& problems, int ranks, const
                    for (const auto& failure : failures) ADD_FAILURE() << failure;
                    if (world.rank() == 0) total = cases;
                  },
-                 {.device = "cpu", .timeout_s = 60});
+                 {.device = testing::test_device(), .timeout_s = 60});
   return total;
 }
 
@@ -36,6 +37,12 @@ TEST_P(AttentionSweep, EveryEdgeCaseIsExactInEveryMode) {
   static const auto problems = testing::solve_all(testing::edge_problems());
   const auto all = [](size_t, size_t, size_t) { return true; };
   EXPECT_GE(expect_exact(problems, GetParam(), all), problems.size());
+}
+
+TEST_P(AttentionSweep, EveryCornerIsRightInHalfPrecision) {
+  static const auto problems = testing::solve_all(testing::half_precision_problems());
+  const auto turns = [](size_t problem, size_t way, size_t ways) { return problem % ways == way; };
+  EXPECT_EQ(expect_exact(problems, GetParam(), turns), problems.size());
 }
 
 // The ways take turns: each problem meets two of them.

@@ -8,6 +8,7 @@
 #include "distributed/sweep_problems.h"
 #include "support/collective_checks.h"
 #include "support/rank_program.h"
+#include "support/test_device.h"
 
 namespace pardiff {
 namespace {
@@ -27,6 +28,7 @@ void short_run(World& world) {
   testing::check_overlapping_operations(world);
   testing::check_counts(world);
   sweep(world, testing::sampled_problems(60, 77 + world.size()));
+  sweep(world, testing::half_precision_problems());
 }
 
 // Messages several times as long as any buffer between two ranks, all under way at once in both directions.
@@ -83,8 +85,13 @@ class Processes : public ::testing::TestWithParam<std::tuple<int, const char*>> 
     testing::expect_ranks_succeed(ranks, program, comm);
   }
 };
+// The transport, then the ranks.
+const auto case_name = [](const ::testing::TestParamInfo<std::tuple<int, const char*>>& info) {
+  return text_of(std::get<1>(info.param), std::get<0>(info.param));
+};
+
 INSTANTIATE_TEST_SUITE_P(Ranks, Processes,
-                         ::testing::Combine(::testing::Values(2, 3, 4), ::testing::Values("gloo", "shm")));
+                         ::testing::Combine(::testing::Values(2, 3, 4), ::testing::Values("gloo", "shm")), case_name);
 
 // Even, uneven and empty messages, waits in any order, calls and bytes, and a sample of attention.
 TEST_P(Processes, MoveCountAndShareExactly) { expect_success("short run"); }
@@ -94,7 +101,8 @@ TEST(SharedMemory, TellsRanksThatDoDifferentThings) { testing::expect_ranks_succ
 
 class FullProcesses : public Processes {};
 INSTANTIATE_TEST_SUITE_P(Ranks, FullProcesses,
-                         ::testing::Combine(::testing::Values(2, 3, 4, 6), ::testing::Values("gloo", "shm")));
+                         ::testing::Combine(::testing::Values(2, 3, 4, 6), ::testing::Values("gloo", "shm")),
+                         case_name);
 
 TEST_P(FullProcesses, ShareAttentionExactly) { expect_success("long run"); }
 
@@ -102,6 +110,6 @@ TEST_P(FullProcesses, ShareAttentionExactly) { expect_success("long run"); }
 }  // namespace pardiff
 
 int main(int argc, char** argv) {
-  return pardiff::testing::run_tests_or_rank(argc, argv, pardiff::kPrograms,
-                                             {.device = "cpu", .threads = 1, .timeout_s = 60});
+  return pardiff::testing::run_tests_or_rank(
+      argc, argv, pardiff::kPrograms, {.device = pardiff::testing::test_device(), .threads = 1, .timeout_s = 60});
 }

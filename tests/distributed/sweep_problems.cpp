@@ -48,6 +48,16 @@ std::vector<AttentionProblem> edge_problems() {
   return problems;
 }
 
+std::vector<AttentionProblem> half_precision_problems() {
+  std::vector<AttentionProblem> problems;
+  for (auto problem : edge_problems()) {
+    if (problem.image + problem.text == 0) continue;
+    problem.dtype = problem.seed % 3 == 0 ? at::kHalf : at::kBFloat16;
+    problems.push_back(problem);
+  }
+  return problems;
+}
+
 std::vector<AttentionProblem> sampled_problems(int count, uint64_t seed) {
   std::vector<AttentionProblem> all, sample;
   for (int64_t image = 1; image <= kMostImage; ++image) {
@@ -74,7 +84,10 @@ std::vector<SolvedProblem> solve_all(const std::vector<AttentionProblem>& proble
 std::vector<std::string> sweep(World& world, const std::vector<SolvedProblem>& problems, const Takes& takes,
                                size_t& cases) {
   at::set_num_threads(1);
-  const auto all_ways = attention_ways(world.size());
+  auto all_ways = attention_ways(world.size(), world.device().type());
+  // Autograd has one thread per GPU: in backward, ranks that are threads would wait in it for each other.
+  const bool backward = world.device().is_cpu() || world.launch_env().launcher != "threads";
+  for (auto& way : all_ways) way.backward = backward;
   std::vector<std::string> failures;
   cases = 0;
   for (size_t p = 0; p < problems.size(); ++p) {

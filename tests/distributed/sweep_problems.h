@@ -15,6 +15,9 @@ std::vector<AttentionProblem> sweep_problems(int64_t image);
 /// only; a single key; grouped heads used on two ranks; a batch row, a query or a whole block that sees nothing.
 std::vector<AttentionProblem> edge_problems();
 
+/// Corners in bfloat16 and float16, which are all that some kernels of a GPU take.
+std::vector<AttentionProblem> half_precision_problems();
+
 /// `count` different problems out of all, always the same ones.
 std::vector<AttentionProblem> sampled_problems(int count, uint64_t seed);
 
@@ -22,7 +25,8 @@ std::vector<AttentionProblem> sampled_problems(int count, uint64_t seed);
 using Takes = std::function<bool(size_t problem, size_t way, size_t ways)>;
 
 /// Runs every problem in the ways that accept it and that `takes` wants, on the ranks of `world`; returns the failures,
-/// each in words. Collective.
+/// each in words. On a GPU ranks that are threads run forward
+/// only. Collective.
 std::vector<std::string> sweep(World& world, const std::vector<SolvedProblem>& problems, const Takes& takes,
                                size_t& cases);
 

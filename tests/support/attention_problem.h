@@ -40,15 +40,17 @@ struct AttentionWay {
   bool rotate = true;
   std::string backend = "native";
   bool convert_to_fp32 = true;
+  at::DeviceType device = at::kCPU;
+  bool backward = true;
 
   int ranks() const { return ring * ulysses; }
   std::string to_string() const;
-  /// Whether the mode's requirements hold, worked out here from its row.
+  /// Whether the mode's requirements hold, worked out here from its row, and the backend can compute it.
   bool accepts(const AttentionProblem& problem) const;
 };
-/// Every row of the registry over every ring x ulysses layout of `ranks`, both rotate methods, every backend of the
-/// CPU.
-std::vector<AttentionWay> attention_ways(int ranks);
+/// Every row of the registry over every ring x ulysses layout of `ranks`, both rotate methods, every backend that runs
+/// on `device`.
+std::vector<AttentionWay> attention_ways(int ranks, at::DeviceType device = at::kCPU);
 
 std::shared_ptr<AttentionSharing> share_attention(World& world, const AttentionWay& way);
 
@@ -58,11 +60,11 @@ std::pair<int64_t, int64_t> share_of(int64_t count, int ranks, int rank);
 at::Tensor joint_share(const at::Tensor& whole, const AttentionProblem& problem, int ranks, int rank);
 SequenceLayout joint_layout(const AttentionProblem& problem, int ranks);
 
-/// This rank's part of an answer.
+/// This rank's part of an answer, in host memory; the gradients are undefined after a forward pass alone.
 struct AttentionAnswer {
   at::Tensor out, grad_query, grad_key, grad_value;
 };
-/// Runs forward and backward on this rank. Collective.
+/// Runs forward, and backward if `way` says so, on the device of `world`. Collective.
 AttentionAnswer answer(const SolvedProblem& solved, const AttentionWay& way, World& world);
 /// Errors against the yardstick, relative to the largest value of the whole expected tensor, or to a tenth of that of
 /// all gradients: where a query sees one key, dQ and dK are zero in exact arithmetic and differences of large numbers
@@ -74,7 +76,7 @@ struct AttentionErrors {
 /// Runs it and compares this rank's part. Collective.
 AttentionErrors attention_errors(const SolvedProblem& solved, const AttentionWay& way, World& world);
 
-/// 1e-12 for float64, 1e-5 for float32.
+/// 1e-12 for float64, 1e-5 for float32; half precision rounds probabilities, so 3e-2 and 4e-3 (bfloat16, float16).
 double tolerance_of(at::ScalarType dtype);
 
 }  // namespace pardiff::testing

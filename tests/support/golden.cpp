@@ -14,7 +14,7 @@ at::Tensor difference(const at::Tensor& actual, const at::Tensor& expected) {
   if (actual.sizes() != expected.sizes()) {
     throw std::runtime_error("shapes differ: " + c10::str(actual.sizes()) + " and " + c10::str(expected.sizes()));
   }
-  return actual.detach().to(at::kDouble) - expected.detach().to(at::kDouble);
+  return actual.detach().cpu().to(at::kDouble) - expected.detach().cpu().to(at::kDouble);
 }
 
 double finite(const at::Tensor& value) {

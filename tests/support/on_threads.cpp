@@ -2,6 +2,8 @@
 
 #include <ATen/Parallel.h>
 
+#include "support/test_device.h"
+
 namespace pardiff::testing {
 
 void on_threads(int ranks, const std::function<void(World&)>& work) {
@@ -10,7 +12,7 @@ void on_threads(int ranks, const std::function<void(World&)>& work) {
                    at::set_num_threads(1);
                    work(world);
                  },
-                 {.device = "cpu", .timeout_s = 60});
+                 {.device = test_device(), .timeout_s = 60});
 }
 
 }  // namespace pardiff::testing
