@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <pardiff/core/check.h>
 #include <pardiff/models/apply.h>
+#include <pardiff/nn/tensor_parallel.h>
 #include <pardiff/parallel/shard.h>
 
 #include <map>
@@ -61,7 +62,23 @@ void take_slices(torch::nn::Module& module, const std::map<std::string, TensorSl
   }
 }
 
+void make_whole(at::Tensor& parameter, int64_t dim, const nn::LinearSharding& sharding) {
+  parameter.mutable_grad() = at::Tensor();  // of a slice
+  parameter.set_data(nn::whole_from_shards(parameter.detach(), dim, sharding.blocks, sharding.group));
+}
+
 }  // namespace
+
+void remove_tensor_parallel(torch::nn::Module& module) {
+  for_each_module(module, [](const FoundModule& found) {
+    auto* linear = found.module->as<nn::LinearImpl>();
+    if (!linear || linear->sharding.style == nn::ShardStyle::kWhole) return;
+    const bool is_column = linear->sharding.style == nn::ShardStyle::kColumn;
+    make_whole(linear->weight, is_column ? 0 : 1, linear->sharding);
+    if (is_column && linear->bias.defined()) make_whole(linear->bias, 0, linear->sharding);
+    linear->sharding = {};
+  });
+}
 
 std::map<std::string, TensorSlice> tensor_parallel_slices(torch::nn::Module& module, const TensorParallelPlan& plan,
                                                           int ranks, int rank) {

@@ -63,9 +63,8 @@ void Model::enable_parallelism(const ParallelConfig& config, World& world, bool 
 }
 
 void Model::disable_parallelism() {
-  check<ConfigError>(!is_parallel() || mesh()->size("tp") == 1,
-                     "a model whose weights are sharded cannot become whole again. Load it anew.");
   remove_context_parallel(*this);
+  remove_tensor_parallel(*this);
   parallelism_.reset();
 }
 

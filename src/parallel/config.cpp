@@ -98,6 +98,9 @@ Mesh ParallelConfig::mesh(int rank, int world_size) const {
     }
     return *custom;
   }
+  check<ConfigError>(ranks() == 1 || world_size != 1, "the degrees multiply to ", ranks(),
+                     ", and there is no process group: this is the only rank. Start ", ranks(),
+                     " with torchrun, mpirun or srun, or with PARDIFF_NPROC_PER_NODE=", ranks(), ".");
   check<ConfigError>(ranks() == world_size, "the degrees multiply to ", ranks(), " (dp ", dp_degree, ", fsdp ",
                      fsdp_degree, ", cfg ", cfg_degree, ", ring ", ring, ", ulysses ", ulysses, ", tp ", tp,
                      "), and there are ", world_size, " ranks. Make them equal.");

@@ -128,6 +128,47 @@ TEST(ContextParallelPlan, WrongShapesAreErrorsOnEveryRankBeforeAnythingIsSent) {
   });
 }
 
+TEST(ContextParallelPlan, WrongDimensionsOfThePlanAreErrorsThatNameThem) {
+  on_threads(2, [](World& world) {
+    auto model = make_toy(1);
+    const auto inputs = toy_inputs(6, 7);
+    const ContextParallelConfig config{.ring_degree = 2};
+    const auto refused = [&](const ModulePlan& changed, const char* module, const std::vector<std::string>& parts) {
+      auto plan = toy_context_plan();
+      plan.insert_or_assign(module, changed);
+      apply_context_parallel(*model, config, world, plan);
+      const auto counts = world.counter().counts();
+      expect_failure<ShapeError>(
+          [&] {
+            model->boundary->enter("hidden_states", inputs.hidden_states);
+            model->boundary->enter("sides", inputs.sides);
+            model->positions->forward(6);
+            model->proj_out->forward(inputs.hidden_states.narrow(1, 0, 3));
+          },
+          parts);
+      EXPECT_TRUE(difference(world.counter().counts(), counts).empty());
+      remove_context_parallel(*model);
+    };
+    const ContextParallelInput by_1{.split_dim = 1}, by_3{.split_dim = 3}, before{.split_dim = -4},
+        two_dims{.split_dim = 1, .expected_dims = 2};
+    refused({{"hidden_states", by_3}}, "", {"'hidden_states'", "3 dimensions", "names dimension 3"});
+    refused({{"hidden_states", before}}, "", {"'hidden_states'", "names dimension -4"});
+    refused({{"hidden_states", two_dims}}, "", {"'hidden_states'", "[2, 6, 24]", "expects 2 dimensions"});
+    refused({{"hidden_states", {by_1, by_1}}}, "", {"'hidden_states'", "as a list", "one tensor"});
+    refused({{"hidden_states", by_1}, {"sides", by_1}}, "", {"1 entries for 'sides'", "2 tensors"});
+    refused({{1, ContextParallelInput{.split_dim = 0, .split_output = true}}}, "positions",
+            {"output 1 of module 'positions'", "1 outputs"});
+    refused(ContextParallelOutput{.gather_dim = 3}, "proj_out",
+            {"output of module 'proj_out'", "3 dimensions", "names dimension 3"});
+    refused(ContextParallelOutput{.gather_dim = 1, .expected_dims = 4}, "proj_out",
+            {"output of module 'proj_out'", "[2, 3, 24]", "expects 4 dimensions"});
+    refused({ContextParallelOutput{.gather_dim = 1}, ContextParallelOutput{.gather_dim = 1}}, "proj_out",
+            {"gathers 2 outputs of module 'proj_out'", "has 1"});
+    apply_context_parallel(*model, config, world, toy_context_plan());
+    EXPECT_EQ(model->forward(inputs).size(1), 6);
+  });
+}
+
 TEST(ContextParallelPlan, APlainModeNamesTheFlagThatLiftsItsRule) {
   const std::vector<std::pair<ContextParallelConfig, std::string>> configs = {
       {{.ring_degree = 4}, "ring_anything"},

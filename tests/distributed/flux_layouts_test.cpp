@@ -78,6 +78,36 @@ TEST(FluxParallelism, IsTakenBackByDisable) {
       {.device = "cpu", .timeout_s = 60});
 }
 
+TEST(FluxParallelism, OfTensorsIsTakenBackByDisable) {
+  const GoldenPart golden("golden/transformer_guided");
+  const auto inputs = inputs_of(golden, at::kFloat);
+  const auto whole = load(golden, at::kFloat);
+  testing::on_threads(4, [&](World& world) {
+    const at::NoGradGuard no_grad;
+    auto model = load(golden, at::kFloat);
+    // Memory of their own, as gathered weights have: how a product rounds depends on where its operands lie.
+    for (auto& parameter : model->parameters()) parameter.set_data(parameter.clone());
+    const auto before = model->forward(inputs);
+    // Alone, and with context parallelism, on a mesh whose further axis is the caller's.
+    const Mesh mesh(world.rank(), 4, {{"tp", 2}, {"replica", 2}});
+    const ParallelConfig configs[] = {{.tensor_parallel_config = TensorParallelConfig{.mesh = mesh}},
+                                      FluxLayoutCase{1, 2, 2, true}.config(),
+                                      {.tensor_parallel_config = TensorParallelConfig{.tp_degree = 4}}};
+    for (const auto& config : configs) {
+      model->enable_parallelism(config, world);
+      EXPECT_LE(testing::absolute_error(model->forward(inputs), before), kOutputTolerance);
+      model->disable_parallelism();
+      EXPECT_FALSE(model->is_parallel());
+      for (const auto& parameter : whole->named_parameters()) {
+        EXPECT_TRUE(at::equal(model->named_parameters()[parameter.key()], parameter.value())) << parameter.key();
+      }
+      const auto counts = world.counter().counts();
+      EXPECT_TRUE(at::equal(model->forward(inputs), before));
+      EXPECT_TRUE(difference(world.counter().counts(), counts).empty());
+    }
+  });
+}
+
 TEST(FluxParallelism, ARejectedCallCanBeCorrectedAndRepeated) {
   const GoldenPart golden("golden/transformer_guided");
   const auto inputs = inputs_of(golden, at::kFloat);

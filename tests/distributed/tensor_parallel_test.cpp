@@ -185,6 +185,46 @@ TEST(TensorParallel, RefusesBeforeAWeightIsTouchedAndCanBeRepeated) {
   });
 }
 
+// Packed blocks go back where they were, and a trained layer's gradient of a slice does not stay behind.
+TEST(TensorParallel, IsTakenBack) {
+  on_threads(4, [](World& world) {
+    auto model = make_toy(1);
+    const auto untouched = make_toy(1)->named_parameters();
+    const auto before = testing::run_toy(model, toy_inputs(5, 5));
+    apply_tensor_parallel(*model, {.tp_degree = 4}, world, toy_tensor_plan());
+    testing::run_toy(model, toy_inputs(5, 5));
+    remove_tensor_parallel(*model);
+    for (const auto& parameter : model->named_parameters()) {
+      EXPECT_TRUE(at::equal(parameter.value(), untouched[parameter.key()])) << parameter.key();
+    }
+    const auto counts = world.counter().counts();
+    const auto after = testing::run_toy(model, toy_inputs(5, 5));
+    EXPECT_TRUE(difference(world.counter().counts(), counts).empty());
+    EXPECT_TRUE(at::equal(after.output, before.output));
+    for (const auto& [name, gradient] : before.gradients) {
+      EXPECT_TRUE(at::equal(after.gradients.at(name), gradient)) << name;
+    }
+  });
+}
+
+// The tp axis of a mesh gives the degree; a further axis keeps groups apart, each with work of its own.
+TEST(TensorParallel, TakesItsDegreeFromAMeshWithFurtherAxes) {
+  const at::Tensor alone[] = {make_toy(1)->forward(toy_inputs(5, 5)), make_toy(1)->forward(toy_inputs(6, 8))};
+  const std::vector<Mesh::Axes> meshes = {{{"replica", 2}, {"tp", 2}}, {{"tp", 2}, {"replica", 2}}};
+  for (const auto& axes : meshes) {
+    on_threads(4, [&](World& world) {
+      const at::NoGradGuard no_grad;
+      const Mesh mesh(world.rank(), 4, axes);
+      auto model = make_toy(1);
+      apply_tensor_parallel(*model, {.mesh = mesh}, world, toy_tensor_plan());
+      EXPECT_EQ(model->blocks[0]->as<testing::ToyBlock>()->widen->sharding.group.size(), 2);
+      const int replica = mesh.index("replica");
+      const auto output = model->forward(replica == 0 ? toy_inputs(5, 5) : toy_inputs(6, 8));
+      EXPECT_LE(absolute_error(output, alone[replica]), 1e-12) << mesh.to_string();
+    });
+  }
+}
+
 at::Tensor summed(const at::Tensor& tensor, const ProcessGroup& group) {
   const auto sum = tensor.clone(at::MemoryFormat::Contiguous);
   all_reduce(sum, group).wait();

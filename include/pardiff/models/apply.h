@@ -38,6 +38,9 @@ void apply_tensor_parallel(torch::nn::Module& module, const TensorParallelConfig
                            const TensorParallelPlan& plan, bool weights_already_sharded = false);
 void apply_tensor_parallel(torch::nn::Module& module, const TensorParallelConfig& config, World& world,
                            const Mesh& mesh, const TensorParallelPlan& plan, bool weights_already_sharded = false);
+/// Undoes apply_tensor_parallel: every rank holds the whole weights again, and gradients of the slices are dropped.
+/// Collective: the ranks of each tp group. Cost: one all_gather a sharded parameter.
+void remove_tensor_parallel(torch::nn::Module& module);
 /// What each parameter keeps of the whole tensor, by parameter name. Pure.
 std::map<std::string, TensorSlice> tensor_parallel_slices(torch::nn::Module& module, const TensorParallelPlan& plan,
                                                           int ranks, int rank);

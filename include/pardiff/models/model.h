@@ -42,7 +42,7 @@ class Model : public torch::nn::Module {
   void enable_parallelism(const ParallelConfig& config, World& world, bool weights_already_sharded);
   void enable_parallelism(const ContextParallelConfig& config, World& world);
   void enable_parallelism(const TensorParallelConfig& config, World& world);
-  /// Restores the one-rank model after context parallelism.
+  /// Restores the one-rank model. Collective under tensor parallelism: every rank gathers the whole weights.
   void disable_parallelism();
   bool is_parallel() const { return parallelism_ != nullptr; }
   /// Null unless it is parallel, as are the mesh of the degrees, seen from this rank, and the world of its ranks.

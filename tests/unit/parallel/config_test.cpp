@@ -123,6 +123,8 @@ TEST(ParallelConfig, ComparesItsDegreesWithTheWorld) {
   EXPECT_NO_THROW(config.mesh(0, 4));
   expect_failure<ConfigError>([&] { config.mesh(0, 6); }, {"multiply to 4", "ring 2", "ulysses 2", "6 ranks"});
   expect_failure<ConfigError>([&] { config.mesh(0, 2); }, {"multiply to 4", "2 ranks"});
+  expect_failure<ConfigError>([&] { config.mesh(0, 1); },
+                              {"multiply to 4", "no process group", "torchrun", "PARDIFF_NPROC_PER_NODE=4"});
 
   const Mesh of_rank_1(1, 4, {{"ring", 2}, {"ulysses", 2}}), with_tp(0, 8, {{"ring", 2}, {"ulysses", 2}, {"tp", 2}});
   const auto on = [](const Mesh& mesh) {
