@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_map>
 
 #include "io/checkpoint_names.h"
+#include "io/exact_reading.h"
 #include "io/file_bytes.h"
 #include "io/json_text.h"
 
@@ -85,6 +85,25 @@ Rows check_slice(const TensorInfo& info, const TensorSlice& slice, const fs::pat
                       ": its shape is [", joined(info.shape), "].");
   }
   return rows;
+}
+
+// The slice of a tensor that begins at `whole`.
+void copy_slice(const std::byte* whole, const Rows& rows, const TensorSlice& slice, std::byte* to) {
+  if (rows.outer == 1) {
+    for (const auto& [begin, end] : slice.ranges) {
+      const std::byte *first = whole + begin * rows.row_bytes, *last = whole + end * rows.row_bytes;
+      to = ExactReading(first, last).copy(first, last, to);
+    }
+    return;
+  }
+  // Stretches within a row are seldom whole pages: what lies between them is read too.
+  ExactReading reading(whole, whole + rows.outer * rows.size * rows.row_bytes);
+  for (int64_t row = 0; row < rows.outer; ++row) {
+    const std::byte* from = whole + row * rows.size * rows.row_bytes;
+    for (const auto& [begin, end] : slice.ranges) {
+      to = reading.copy(from + begin * rows.row_bytes, from + end * rows.row_bytes, to);
+    }
+  }
 }
 
 }  // namespace
@@ -191,15 +210,7 @@ at::Tensor Checkpoint::tensor(const std::string& name, const TensorSlice& slice)
   shape[static_cast<std::size_t>(slice.dim)] = length;
   const MappedReading reading;
   const auto part = at::empty(shape, at::TensorOptions().dtype(info.dtype));
-  auto* to = static_cast<std::byte*>(part.data_ptr());
-  for (int64_t row = 0; part.numel() > 0 && row < rows.outer; ++row) {
-    const std::byte* from = file.bytes(name) + row * rows.size * rows.row_bytes;
-    for (const auto& [begin, end] : slice.ranges) {
-      const auto bytes = static_cast<std::size_t>((end - begin) * rows.row_bytes);
-      std::memcpy(to, from + begin * rows.row_bytes, bytes);
-      to += bytes;
-    }
-  }
+  if (part.numel() > 0) copy_slice(file.bytes(name), rows, slice, static_cast<std::byte*>(part.data_ptr()));
   reading.finish();
   state_->bytes_copied += static_cast<int64_t>(part.nbytes());
   return part;

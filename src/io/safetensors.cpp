@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "io/exact_reading.h"
 #include "io/file_bytes.h"
 #include "io/safetensors_header.h"
 #include "io/safetensors_writer.h"
@@ -29,7 +30,10 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
   auto state = std::make_shared<State>();
   state->path = path;
   state->mapping = MappedFile::open(path);
-  state->header = with_whole_files([&] { return read_safetensors_header(state->mapping->text(), path.string()); });
+  state->header = with_whole_files([&] {
+    const ExactReading reading(state->mapping->data(), state->mapping->data() + state->mapping->size());
+    return read_safetensors_header(state->mapping->text(), path.string());
+  });
   for (std::size_t i = 0; i < state->header.tensors.size(); ++i) state->index.emplace(state->header.tensors[i].name, i);
   SafetensorsFile file;
   file.state_ = std::move(state);
