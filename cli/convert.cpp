@@ -2,6 +2,7 @@
 #include <pardiff/core/check.h>
 #include <pardiff/io/atomic_file.h>
 #include <pardiff/io/model_folder.h>
+#include <pardiff/io/new_folder.h>
 #include <pardiff/models/save.h>
 #include <pardiff/pipelines/auto_model.h>
 
@@ -15,6 +16,7 @@
 #include "cli/parts.h"
 #include "cli/progress.h"
 #include "cli/ranks.h"
+#include "cli/removed_on_signal.h"
 #include "cli/subcommand.h"
 #include "cli/verbosity.h"
 
@@ -60,8 +62,10 @@ class Conversion {
     const auto parts = parts_of(source_);
     const int64_t bytes = bytes_needed(parts);
     std::optional<NewFolder> output;  // on rank 0
+    std::optional<RemovedOnSignal> interruption;
     if (world_.rank() == 0) {
       output.emplace(flags_.output);
+      interruption.emplace(output->path());
       output->check_room(bytes);
       copy_files(source_, output->path());
     }

@@ -1,6 +1,7 @@
 #include <pardiff/core/check.h>
 #include <pardiff/io/atomic_file.h>
 #include <pardiff/io/checkpoint.h>
+#include <pardiff/io/new_folder.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include "cli/parts.h"
 #include "cli/progress.h"
 #include "cli/random_weights.h"
+#include "cli/removed_on_signal.h"
 #include "cli/subcommand.h"
 #include "cli/tokenizers.h"
 #include "cli/verbosity.h"
@@ -114,6 +116,7 @@ int init(const InitFlags& flags) {
   const auto parts = weighted_parts(configs, dtype);
   tokenizers_folder(flags);
   NewFolder output(flags.output);
+  const RemovedOnSignal interruption(output.path());
   int64_t bytes = 0;
   for (const auto& part : parts) bytes += part.parameters() * static_cast<int64_t>(c10::elementSize(dtype));
   output.check_room(bytes);

@@ -5,7 +5,6 @@
 #include <pardiff/models/clip_text_encoder.h>
 #include <pardiff/models/flux_transformer.h>
 #include <pardiff/models/t5_encoder.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <iomanip>
@@ -49,11 +48,6 @@ std::string scaled(double value, const std::vector<std::string>& units) {
   std::ostringstream text;
   text << std::fixed << std::setprecision(unit == 0 ? 0 : 1) << value << units[unit];
   return text.str();
-}
-
-bool holds_files(const fs::path& folder) {
-  std::error_code ignored;
-  return fs::exists(folder, ignored) && !(fs::is_directory(folder, ignored) && fs::is_empty(folder, ignored));
 }
 
 }  // namespace
@@ -118,40 +112,6 @@ TensorFindings compare(const BlankModel& blank, const Checkpoint& checkpoint) {
     if (!used.contains(name)) findings.unused.push_back(name);
   }
   return findings;
-}
-
-NewFolder::NewFolder(const fs::path& target) : target_(target) {
-  if (!target_.has_filename()) target_ = target_.parent_path();  // "folder/"
-  check<CheckpointError>(!holds_files(target_), "cannot write ", target_.string(),
-                         ": it exists and is not empty. Give another path, or remove it first.");
-  const auto parent = target_.has_parent_path() ? target_.parent_path() : fs::path(".");
-  std::error_code error;
-  check<CheckpointError>(fs::is_directory(parent, error), "cannot write ", target_.string(), ": the folder ",
-                         parent.string(), " does not exist. Create it first.");
-  working_ = parent / text_of(".", target_.filename().string(), ".", ::getpid(), ".partial");
-  fs::create_directory(working_, error);
-  check<CheckpointError>(!error, "cannot write ", target_.string(), ": ", error.message(), ".");
-}
-
-NewFolder::~NewFolder() {
-  std::error_code ignored;
-  if (!working_.empty()) fs::remove_all(working_, ignored);
-}
-
-void NewFolder::check_room(int64_t bytes) const {
-  std::error_code error;
-  const auto space = fs::space(working_, error);
-  check<CheckpointError>(error || static_cast<double>(space.available) >= static_cast<double>(bytes), "cannot write ",
-                         target_.string(), ": it takes ", bytes_text(bytes), ", and ",
-                         bytes_text(static_cast<int64_t>(space.available)),
-                         " are free. Make room, or give another path.");
-}
-
-void NewFolder::commit() {
-  std::error_code error;
-  fs::rename(working_, target_, error);
-  check<CheckpointError>(!error, "cannot write ", target_.string(), ": ", error.message(), ".");
-  working_.clear();
 }
 
 std::string count_text(int64_t count) {

@@ -41,25 +41,6 @@ struct TensorFindings {
 };
 TensorFindings compare(const BlankModel& blank, const Checkpoint& checkpoint);
 
-/// A folder that is filled beside its final place and appears there whole, or not at all.
-class NewFolder {
- public:
-  /// Throws: CheckpointError if `target` exists and is not an empty folder, or cannot be created.
-  explicit NewFolder(const std::filesystem::path& target);
-  ~NewFolder();
-  NewFolder(const NewFolder&) = delete;
-  NewFolder& operator=(const NewFolder&) = delete;
-
-  /// Where to write until `commit`.
-  const std::filesystem::path& path() const { return working_; }
-  /// Throws: CheckpointError unless the file system has room for `bytes`.
-  void check_room(int64_t bytes) const;
-  void commit();
-
- private:
-  std::filesystem::path target_, working_;
-};
-
 /// "11.9 billion", "24.2 GB"
 std::string count_text(int64_t count);
 std::string bytes_text(int64_t bytes);

@@ -16,6 +16,7 @@
 #include <pardiff/io/config_file.h>
 #include <pardiff/io/image.h>
 #include <pardiff/io/model_folder.h>
+#include <pardiff/io/new_folder.h>
 #include <pardiff/io/safetensors.h>
 #include <pardiff/models/apply.h>
 #include <pardiff/models/autoencoder_kl.h>
