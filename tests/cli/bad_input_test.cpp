@@ -120,6 +120,10 @@ const std::vector<BadInput> kBadFlags = {
      {"--ulysses-degree", "3", "--width", "96", "--max-sequence-length", "18"},
      1,
      {"4 attention heads", "ulysses_anything"}},
+    {"TensorDegreeDoesNotDivideHeads",
+     {"--tp-degree", "3"},
+     1,
+     {"tp_degree 3", "4 attention heads of FluxTransformer2DModel"}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Flags, BadFlag, ::testing::ValuesIn(kBadFlags),
@@ -180,8 +184,8 @@ class DamagedCheckpoint : public ::testing::Test {
     put(file(name), content);
   }
 
-  void expect_refused(const std::vector<std::string>& mentions) const {
-    const BadInput input{"", {"--model", (folder_.path() / "model").string(), "--ulysses-degree", "2"}, 1, mentions};
+  void expect_refused(const std::vector<std::string>& mentions, const std::string& degree = "--ulysses-degree") const {
+    const BadInput input{"", {"--model", (folder_.path() / "model").string(), degree, "2"}, 1, mentions};
     expect_refusal(command_for(input, folder_ / "picture.png"), 1, mentions, folder_, {"model"});
   }
 
@@ -236,6 +240,13 @@ TEST_F(DamagedCheckpoint, AMissingTensorIsNamed) {
   fs::remove(file(kWeights));
   write_safetensors(file(kWeights), tensors);
   expect_refused({"proj_out.weight"});
+}
+
+TEST_F(DamagedCheckpoint, AMissingTensorThatRanksWouldShareIsNamed) {
+  const auto tensors = weights_with(file(kWeights), "transformer_blocks.0.attn.to_q.weight", {});
+  fs::remove(file(kWeights));
+  write_safetensors(file(kWeights), tensors);
+  expect_refused({"transformer_blocks.0.attn.to_q.weight"}, "--tp-degree");
 }
 
 TEST_F(DamagedCheckpoint, AMisshapenTensorIsNamed) {
