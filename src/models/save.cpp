@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "models/dtype_name.h"
 #include "models/module_tree.h"
 
 namespace pardiff {
@@ -121,14 +122,6 @@ void save(torch::nn::Module& module, World& world, const SaveOptions& options, c
   } else {
     follow(parameters, world);
   }
-}
-
-std::string dtype_name(at::ScalarType dtype) {
-  if (dtype == at::kFloat) return "float32";
-  if (dtype == at::kDouble) return "float64";
-  if (dtype == at::kHalf) return "float16";
-  if (dtype == at::kBFloat16) return "bfloat16";
-  return c10::toString(dtype);
 }
 
 }  // namespace

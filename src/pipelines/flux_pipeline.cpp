@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 #include <pardiff/core/check.h>
-#include <pardiff/core/trace.h>
 #include <pardiff/core/log.h>
+#include <pardiff/core/trace.h>
 #include <pardiff/io/model_folder.h>
 #include <pardiff/models/apply.h>
 #include <pardiff/pipelines/flux_pipeline.h>
@@ -13,6 +13,7 @@
 #include "pipelines/flux_inputs_check.h"
 #include "pipelines/flux_latents.h"
 #include "pipelines/flux_memory.h"
+#include "pipelines/flux_saving.h"
 #include "pipelines/flux_text.h"
 #include "pipelines/part_loading.h"
 #include "pipelines/run_identity.h"
@@ -76,8 +77,10 @@ std::string description(const FluxTransformerConfig& config, at::ScalarType dtyp
 }  // namespace
 
 struct FluxPipeline::State {
-  State(const std::filesystem::path& folder, const FluxPipelineOptions& options, World& ranks)
-      : world(ranks),
+  State(const std::filesystem::path& source, const FluxPipelineOptions& options, World& ranks)
+      : folder(source),
+        loaded_with(options),
+        world(ranks),
         scheduler(scheduler_of(folder, options)),
         text(folder, options, ranks),
         transformer(open_transformer(folder, options)),
@@ -113,6 +116,8 @@ struct FluxPipeline::State {
   at::ScalarType dtype() const { return network().parameters().front().scalar_type(); }
   FluxTransformer2DModelImpl& network() const { return *transformer.model.ptr(); }
 
+  std::filesystem::path folder;
+  FluxPipelineOptions loaded_with;
   World& world;
   FlowMatchEulerDiscreteScheduler scheduler;
   flux::TextStage text;
@@ -177,6 +182,17 @@ FluxPipeline::FluxPipeline(std::unique_ptr<State> state) : state_(std::move(stat
 FluxPipeline::~FluxPipeline() = default;
 FluxPipeline::FluxPipeline(FluxPipeline&& other) noexcept = default;
 FluxPipeline& FluxPipeline::operator=(FluxPipeline&& other) noexcept = default;
+
+void FluxPipeline::save_pretrained(const std::filesystem::path& folder, const SaveOptions& options) const {
+  const at::NoGradGuard no_grad;
+  const auto& state = *state_;
+  const flux::SavedPipeline saved{.source = state.folder,
+                                  .loaded_with = state.loaded_with,
+                                  .transformer = state.transformer.model,
+                                  .vae = state.vae.model,
+                                  .scheduler = state.scheduler};
+  flux::save_pipeline(saved, folder, state.world, options);
+}
 
 FluxTransformer2DModel FluxPipeline::transformer() const { return state_->transformer.model; }
 AutoencoderKL FluxPipeline::vae() const { return state_->vae.model; }

@@ -170,7 +170,7 @@ ClipTokenizer ClipTokenizer::from_pretrained(const std::filesystem::path& folder
   defaults.eos_token = defaults.unk_token = defaults.pad_token = "<|endoftext|>";
   defaults.model_max_length = 77;
   const TokenizerConfig config = read_tokenizer_config(folder, defaults);
-  return ClipTokenizer(std::make_shared<const State>(folder, config, read_vocabulary(folder / "vocab.json")));
+  return ClipTokenizer(std::make_shared<const State>(folder, config, read_vocabulary(folder / "vocab.json")), folder);
 }
 
 TokenizedPrompt ClipTokenizer::encode(std::string_view text, int max_length) const {

@@ -113,7 +113,8 @@ T5Tokenizer T5Tokenizer::from_pretrained(const std::filesystem::path& folder) {
   const TokenizerConfig config = read_tokenizer_config(folder, defaults);
   const std::filesystem::path path = folder / "spiece.model";
   const SentencePieceModel model = read_sentencepiece_model(path);
-  return T5Tokenizer(std::make_shared<const State>(path.string(), config, model, pieces_of(model, config.extra_ids)));
+  return T5Tokenizer(std::make_shared<const State>(path.string(), config, model, pieces_of(model, config.extra_ids)),
+                     folder);
 }
 
 TokenizedPrompt T5Tokenizer::encode(std::string_view text, int max_length) const {

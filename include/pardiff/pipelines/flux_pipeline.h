@@ -5,6 +5,7 @@
 #include <pardiff/models/autoencoder_kl.h>
 #include <pardiff/models/clip_text_encoder.h>
 #include <pardiff/models/flux_transformer.h>
+#include <pardiff/models/save.h>
 #include <pardiff/models/t5_encoder.h>
 #include <pardiff/parallel/config.h>
 #include <pardiff/pipelines/flux_inputs.h>
@@ -14,6 +15,7 @@
 #include <pardiff/text/clip_tokenizer.h>
 #include <pardiff/text/t5_tokenizer.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -90,6 +92,16 @@ class FluxPipeline {
   static void check_layout(const FluxPipelineInputs& inputs, const ParallelConfig& config);
   /// Throws what `generate` would throw for these inputs before any communication. Pure; on data that every rank has.
   void check_inputs(const FluxPipelineInputs& inputs) const;
+
+  /// Writes all parts as a folder in the diffusers layout that FluxPipeline, here and there, loads: weights that tensor
+  /// parallelism has cut are put together, and what this pipeline has no use for (the VAE's encoder) is copied from the
+  /// files it was loaded from. `folder` must not exist, or be empty; it appears whole or not at all.
+  /// Collective: every rank of the world, with equal arguments. Rank 0 writes; the others return when it is done.
+  /// Cost: as save_parameters; memory of one whole parameter.
+  /// Throws: on every rank with one text: UsageError for a shard size that is not positive; CheckpointError if the
+  /// folder holds files, or one cannot be read or written; ConfigError for a VAE that the caller brought along without
+  /// its encoder.
+  void save_pretrained(const std::filesystem::path& folder, const SaveOptions& options = {}) const;
 
   FluxTransformer2DModel transformer() const;
   AutoencoderKL vae() const;

@@ -25,11 +25,15 @@ class ClipTokenizer {
   int model_max_length() const;
   /// One more than the largest id that `encode` can give.
   int64_t vocab_size() const;
+  /// Where its files are.
+  const std::filesystem::path& folder() const { return folder_; }
 
  private:
   struct State;
-  explicit ClipTokenizer(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+  ClipTokenizer(std::shared_ptr<const State> state, std::filesystem::path folder)
+      : state_(std::move(state)), folder_(std::move(folder)) {}
   std::shared_ptr<const State> state_;
+  std::filesystem::path folder_;
 };
 
 }  // namespace pardiff
