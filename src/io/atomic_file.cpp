@@ -17,9 +17,11 @@ namespace fs = std::filesystem;
 constexpr mode_t kMode = 0666;  // less the umask, as any new file
 
 // /dev/stdout may lead to a regular file that the shell has open: renaming over it would lose what is written there.
+// /dev/shm is a folder like any other.
 bool is_written_directly(const fs::path& path) {
   const std::string text = path.string();
-  if (text.starts_with("/dev/") || text.starts_with("/proc/")) return true;
+  const bool is_device = text.starts_with("/dev/") && !text.starts_with("/dev/shm/");
+  if (is_device || text.starts_with("/proc/")) return true;
   std::error_code ignored;
   return fs::is_other(fs::status(path, ignored));
 }
@@ -35,9 +37,23 @@ fs::path with_links_followed(fs::path path) {
 
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
+[[noreturn]] void fail_with_errno(const char* what, const fs::path& path, const fs::path& target) {
+  const int error = errno;
+  std::error_code ignored;
+  const fs::path folder = folder_of(target);
+  if (error == ENOENT && !fs::exists(folder, ignored)) {
+    fail<CheckpointError>(what, " ", path.string(), ": the folder ", folder.string(),
+                          " does not exist. Create it first.");
+  }
+  const bool is_full = error == ENOSPC || error == EDQUOT;
+  fail<CheckpointError>(what, " ", path.string(), ": ", std::strerror(error),
+                        is_full ? ". Make room, or give another path." : ". Give another path.");
+}
+
 fs::path temporary_name(const fs::path& target) {
   static std::atomic<int> count{0};
-  return folder_of(target) / text_of(".", target.filename().string(), ".", ::getpid(), ".", count++, ".tmp");
+  // Not the target's name: with more behind it, it could be too long.
+  return folder_of(target) / text_of(".pardiff.", ::getpid(), ".", count++, ".tmp");
 }
 
 }  // namespace
@@ -46,6 +62,10 @@ AtomicFile::AtomicFile(const fs::path& path) : path_(path), target_(with_links_f
   std::error_code ignored;
   check<CheckpointError>(path_.has_filename() && !fs::is_directory(target_, ignored), "cannot write ", path_.string(),
                          ": it is a folder. Give the path of a file.");
+  if (fs::is_symlink(target_, ignored)) {
+    errno = ELOOP;
+    fail_with_errno("cannot write");
+  }
   direct_ = is_written_directly(path_);
   if (direct_) {
     descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
@@ -114,23 +134,16 @@ void AtomicFile::commit() {
 void AtomicFile::check_writable(const fs::path& path) {
   // Opening a pipe waits for its reader, and closing it would tell the reader that all is written.
   if (is_written_directly(path)) {
-    check<CheckpointError>(::access(path.c_str(), W_OK) == 0, "cannot write ", path.string(), ": ",
-                           std::strerror(errno), ".");
+    if (::access(path.c_str(), W_OK) != 0) pardiff::fail_with_errno("cannot write", path, path);
     return;
   }
-  AtomicFile attempt(path);
+  const AtomicFile attempt(path);
+  // A file without a name does not show that its name will do.
+  struct stat status = {};
+  if (::lstat(attempt.target_.c_str(), &status) != 0 && errno != ENOENT) attempt.fail_with_errno("cannot write");
 }
 
-void AtomicFile::fail_with_errno(const char* what) const {
-  const int error = errno;
-  std::error_code ignored;
-  const fs::path folder = folder_of(target_);
-  if (error == ENOENT && !fs::exists(folder, ignored)) {
-    fail<CheckpointError>(what, " ", path_.string(), ": the folder ", folder.string(),
-                          " does not exist. Create it first.");
-  }
-  fail<CheckpointError>(what, " ", path_.string(), ": ", std::strerror(error), ".");
-}
+void AtomicFile::fail_with_errno(const char* what) const { pardiff::fail_with_errno(what, path_, target_); }
 
 void write_text_file(const fs::path& path, const std::string& text) {
   AtomicFile file(path);

@@ -118,8 +118,31 @@ TEST(AtomicFile, SaysWhyAPathCannotBeWritten) {
                   {"Not a directory"});
   expect_mentions(refusal<CheckpointError>([&] { AtomicFile::check_writable(folder.path()); }), {"is a folder"});
   expect_mentions(refusal<CheckpointError>([&] { AtomicFile::check_writable(""); }), {"Give the path of a file"});
+  expect_mentions(refusal<CheckpointError>([&] { AtomicFile::check_writable("/dev/no-such-device"); }),
+                  {"/dev/no-such-device: No such file or directory. Give another path."});
+  expect_mentions(refusal<CheckpointError>([&] { AtomicFile::check_writable(folder / std::string(256, 'n')); }),
+                  {"File name too long"});
+  fs::create_symlink("circle", folder / "circle");
+  expect_mentions(refusal<CheckpointError>([&] { AtomicFile::check_writable(folder / "circle"); }),
+                  {"Too many levels of symbolic links"});
   AtomicFile::check_writable(folder / "fine.png");
-  EXPECT_EQ(folder.names(), Names{"f"});
+  EXPECT_EQ(folder.names(), (Names{"circle", "f"}));
+}
+
+TEST(AtomicFile, TakesTheLongestNameThatTheFileSystemTakes) {
+  const TemporaryFolder folder;
+  const std::string name(255, 'n');
+  AtomicFile::check_writable(folder / name);
+  write_text_file(folder / name, "x");
+  EXPECT_EQ(folder.names(), Names{name});
+}
+
+TEST(AtomicFile, WritesToTheSharedMemoryFolderAsToAnyOther) {
+  const fs::path file = "/dev/shm/pardiff-atomic-file-test-" + std::to_string(::getpid());
+  AtomicFile::check_writable(file);
+  write_text_file(file, "x");
+  EXPECT_EQ(content_of(file), "x");
+  fs::remove(file);
 }
 
 // Not even root may create files in /sys.
