@@ -73,7 +73,8 @@ class Generation {
   void announce() const {
     if (world_.rank() != 0) return;
     say(text_of("loading ", flags_.model, " (", dtype_ ? dtype_name(*dtype_) : "dtype of the files", " on ",
-                world_.device().str(), ", ", layout_.to_string(), ", ", world_.threads(), " threads each)"));
+                world_.device().str(), ", ", layout_.to_string(), ", ", world_.threads(),
+                world_.threads() == 1 ? " thread" : " threads", layout_.ranks == 1 ? ")" : " each)"));
   }
 
   FluxPipelineOutput denoise(FluxPipeline& pipeline) const {
@@ -120,9 +121,10 @@ class Generation {
 
 int generate(GenerateFlags& flags) {
   flags.verbosity.apply();
-  flags.complete();
   const auto env = LaunchEnv::from_environment();
   const auto layout = choose_layout(flags.ranks, env);
+  flags.complete(layout.ranks);
+  FluxPipeline::check_arguments(flags.pipeline_inputs());
   if (layout.parallel) FluxPipeline::check_layout(flags.pipeline_inputs(), *layout.parallel);
   if (!env) {
     // Once here, before anything is started; with another launcher rank 0 does it below.

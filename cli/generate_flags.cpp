@@ -22,15 +22,24 @@ constexpr int64_t kMostImages = 1024;
 constexpr int64_t kMostThreads = 1024;
 constexpr int64_t kMostSeconds = 7 * 24 * 3600;
 
-// One prompt a line; lines without text are passed over.
-std::vector<std::string> prompts_in(const fs::path& path) {
+// One prompt a line; lines without text are passed over, and so is the byte order mark that some editors write.
+std::vector<std::string> prompts_in(const fs::path& path, int readers) {
   std::error_code ignored;
+  // A pipe tells its prompts once: to the process that starts the ranks, or to one of them.
+  check<UsageError>(readers == 1 || !fs::is_other(path, ignored), "the prompt file ", path.string(),
+                    " is a pipe or a device, and ", readers,
+                    " ranks read it. Write the prompts to an ordinary file, or give them with --prompt.");
   std::ifstream file(path);
   check<CheckpointError>(file.is_open() && !fs::is_directory(path, ignored), "cannot read the prompt file ",
-                         path.string(), ": ", std::strerror(errno ? errno : EISDIR), ".");
+                         path.string(), ": ", std::strerror(errno ? errno : EISDIR),
+                         ". Give a text file with one prompt on each line.");
   std::vector<std::string> prompts;
+  int64_t number = 0;
   for (std::string line; std::getline(file, line);) {
+    if (++number == 1 && line.starts_with("\xef\xbb\xbf")) line.erase(0, 3);
     if (!line.empty() && line.back() == '\r') line.pop_back();
+    check<UsageError>(line.find('\0') == std::string::npos, "the prompt file ", path.string(),
+                      " holds a NUL character in line ", number, ". Give a text file in UTF-8.");
     if (line.find_first_not_of(" \t") != std::string::npos) prompts.push_back(line);
   }
   check<UsageError>(!prompts.empty(), "the prompt file ", path.string(),
@@ -80,7 +89,7 @@ void GenerateFlags::declare(Flags& flags) {
   verbosity.declare(flags);
 }
 
-void GenerateFlags::complete() {
+void GenerateFlags::complete(int readers) {
   check<UsageError>(!model.empty(), "--model is missing. Give a folder in the diffusers layout, or a repository id.");
   check<UsageError>(!output.empty(), "--output is missing. Give the name of the picture to write.");
   check_suffix("--output", output, ".png");
@@ -88,7 +97,7 @@ void GenerateFlags::complete() {
   if (!trace.empty()) check_suffix("--trace", trace, ".json");
   if (!dump_tensors.empty()) check_suffix("--dump-tensors", dump_tensors, ".safetensors");
   check<UsageError>(prompts.empty() || prompt_file.empty(), "both --prompt and --prompt-file are given. Choose one.");
-  if (!prompt_file.empty()) prompts = prompts_in(prompt_file);
+  if (!prompt_file.empty()) prompts = prompts_in(prompt_file, readers);
   check<UsageError>(!prompts.empty(), "--prompt is missing. Say what the picture shows.");
   check<UsageError>(comm != "nccl" || device != "cpu", "--comm is nccl, and --device is cpu. Use --comm gloo.");
   check<UsageError>(comm != "shm" || device != "cuda", "--comm is shm, and --device is cuda. Use --comm nccl.");

@@ -38,9 +38,9 @@ struct GenerateFlags {
   Verbosity verbosity;
 
   void declare(Flags& flags);
-  /// Reads the prompt file, and checks what one flag alone cannot show.
+  /// Reads the prompt file, which `readers` ranks do, and checks what one flag alone cannot show.
   /// Throws: UsageError; CheckpointError if the prompt file cannot be read.
-  void complete();
+  void complete(int readers);
 
   WorldOptions world_options() const;
   FluxPipelineInputs pipeline_inputs() const;

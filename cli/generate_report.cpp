@@ -27,6 +27,9 @@ Json json_of(const std::map<std::string, OperationCount>& counts) {
   return json;
 }
 
+// A path need not be UTF-8, which JSON must be.
+std::string text_of_json(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
 std::string dtype_text(std::optional<at::ScalarType> dtype) { return dtype ? dtype_name(*dtype) : "file"; }
 
 // What the pixels depend on; the same however many ranks there are.
@@ -91,7 +94,7 @@ RunReport gather_report(const GenerateFlags& flags, const RankLayout& layout, st
   config["threads"] = world.threads();
   config["attention_backend"] = flags.attention_backend.empty() ? "native" : flags.attention_backend;
   add_parallelism(config, flags, layout);
-  return {config.dump(), world.texts_of_all(rank_report(output, world).dump())};
+  return {text_of_json(config), world.texts_of_all(rank_report(output, world).dump())};
 }
 
 std::string RunReport::to_json(std::chrono::steady_clock::time_point started) const {
@@ -125,7 +128,7 @@ std::vector<std::pair<std::string, std::string>> picture_text(const GenerateFlag
   auto parameters = picture_config(flags, dtype, output);
   if (output.images.size() > 1) parameters["index"] = index;
   const auto prompt = flags.prompts[static_cast<size_t>(index / flags.num_images)];
-  return {{"Software", version_line()}, {"Description", prompt}, {"parameters", parameters.dump()}};
+  return {{"Software", version_line()}, {"Description", prompt}, {"parameters", text_of_json(parameters)}};
 }
 
 }  // namespace pardiff::cli

@@ -137,9 +137,8 @@ RankLayout choose_layout(const RankFlags& flags, const std::optional<LaunchEnv>&
   RankLayout layout;
   if (env) {
     check<UsageError>(!flags.nproc_per_node || env->launcher == "pardiff", "--nproc-per-node is ",
-                      flags.nproc_per_node.value_or(1), ", and this process already is rank ", env->rank, " of ",
-                      env->world_size, " (started by: ", env->launcher,
-                      "). Leave it off, or unset the launcher's variables.");
+                      flags.nproc_per_node.value_or(1), ", and this process already is one of ", env->world_size,
+                      " ranks (started by: ", env->launcher, "). Leave it off, or unset the launcher's variables.");
     layout.ranks = env->world_size;
   } else {
     const int64_t ranks = wanted_ranks(flags).value_or(product_of_degrees(flags));

@@ -4,8 +4,10 @@
 #include <pardiff/core/check.h>
 
 #include <cmath>
+#include <utility>
 
 #include "pipelines/sha256.h"
+#include "text/unicode_text.h"
 
 namespace pardiff::flux {
 namespace {
@@ -46,9 +48,19 @@ void check_embeddings(const Embeddings& given) {
   check<UsageError>(!given.texts.given() && !given.texts_2.given(), "both ", given.name, " (or ", given.name,
                     "_2) and ", given.name, "_embeds are given. Give one of them.");
   check<UsageError>(given.prompt.dim() == 3 && given.pooled.dim() == 2 && given.prompt.size(0) > 0 &&
-                        given.prompt.size(0) == given.pooled.size(0),
+                        given.prompt.size(1) > 0 && given.prompt.size(0) == given.pooled.size(0),
                     given.name, "_embeds has shape ", given.prompt.sizes(), " and its pooled one ",
                     given.pooled.sizes(), ". They are [B, tokens, dim] and [B, dim].");
+}
+
+// Also of texts that this call has no use for: they go into the picture's parameters.
+void check_utf8(const FluxPipelineInputs& inputs) {
+  for (const auto& [name, prompts] : {std::pair{"prompt", &inputs.prompt},
+                                      {"prompt_2", &inputs.prompt_2},
+                                      {"negative_prompt", &inputs.negative_prompt},
+                                      {"negative_prompt_2", &inputs.negative_prompt_2}}) {
+    for (const auto& text : prompts->texts()) require_utf8(text, name);
+  }
 }
 
 void check_texts(const FluxPipelineInputs& inputs) {
@@ -64,6 +76,7 @@ void check_texts(const FluxPipelineInputs& inputs) {
   check_companion("prompt_2", inputs.prompt_2, prompts);
   check_companion("negative_prompt", inputs.negative_prompt, prompts);
   check_companion("negative_prompt_2", inputs.negative_prompt_2, prompts);
+  check_utf8(inputs);
 }
 
 void check_negative_embeddings(const FluxPipelineInputs& inputs) {

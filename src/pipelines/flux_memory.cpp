@@ -48,10 +48,10 @@ void check_memory(double least, const Workload& work, const World& world) {
   if (!world.device().is_cpu()) return;
   const double available = machine_bytes() / world.local_size();
   check<ConfigError>(least <= available, work.pictures, work.pictures == 1 ? " picture" : " pictures", " of ",
-                     work.height, "x", work.width, " need at least ", gigabytes(least),
-                     " GB of memory beside the weights, and this machine has ", gigabytes(available),
-                     " GB for each of its ", world.local_size(),
-                     " ranks. Choose a smaller size or fewer pictures at once.");
+                     work.height, "x", work.width, work.pictures == 1 ? " needs" : " need", " at least ",
+                     gigabytes(least), " GB of memory beside the weights, and this machine has ", gigabytes(available),
+                     " GB for each of its ranks (", world.local_size(),
+                     "). Choose a smaller size or fewer pictures at once.");
 }
 
 }  // namespace pardiff::flux

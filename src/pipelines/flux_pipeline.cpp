@@ -199,6 +199,7 @@ AutoencoderKL FluxPipeline::vae() const { return state_->vae.model; }
 const FlowMatchEulerDiscreteScheduler& FluxPipeline::scheduler() const { return state_->scheduler; }
 int64_t FluxPipeline::size_multiple() const { return state_->size_multiple(); }
 void FluxPipeline::check_inputs(const FluxPipelineInputs& inputs) const { state_->check_inputs(inputs); }
+void FluxPipeline::check_arguments(const FluxPipelineInputs& inputs) { flux::check_arguments(inputs); }
 void FluxPipeline::check_layout(const FluxPipelineInputs& inputs, const ParallelConfig& config) {
   flux::check_batch(inputs, config);
 }

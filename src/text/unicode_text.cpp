@@ -50,13 +50,13 @@ const icu::Normalizer2& nfc_of_unicode_9() {
 
 }  // namespace
 
-void require_utf8(std::string_view text) {
+void require_utf8(std::string_view text, const char* name) {
   const std::size_t offset = find_ill_formed(text);
   if (offset == std::string_view::npos) return;
   char byte[8];
   std::snprintf(byte, sizeof byte, "0x%02x", static_cast<unsigned char>(text[offset]));
-  fail<UsageError>("the prompt is not UTF-8: byte ", byte, " at offset ", offset, " of ", text.size(),
-                   " starts no valid character. Give the prompt in UTF-8.");
+  fail<UsageError>(name, " is not UTF-8: byte ", byte, " at offset ", offset, " of ", text.size(),
+                   " starts no valid character. Give it in UTF-8.");
 }
 
 bool is_utf8(std::string_view text) { return find_ill_formed(text) == std::string_view::npos; }

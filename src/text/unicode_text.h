@@ -6,8 +6,9 @@
 
 namespace pardiff {
 
-/// Throws UsageError with the offset and value of the first byte of `text` that starts no UTF-8 character.
-void require_utf8(std::string_view text);
+/// Throws UsageError with the offset and value of the first byte of `text` that starts no UTF-8 character. The message
+/// calls the text `name`.
+void require_utf8(std::string_view text, const char* name = "the prompt");
 bool is_utf8(std::string_view text);
 
 /// The character at `position`, which moves behind it. Ill-formed bytes read as U+FFFD.

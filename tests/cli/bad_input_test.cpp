@@ -109,8 +109,17 @@ const std::vector<BadInput> kBadFlags = {
     {"NoOutput", {}, 2, {"--output"}, {"--output"}},
     {"OutputIsNoPng", {"--output", "/tmp/picture.jpg"}, 2, {"--output", ".png"}},
     {"OutputsFolderIsMissing", {"--output", "/nowhere/picture.png"}, 1, {"/nowhere"}},
+    {"OutputsNameIsTooLong", {"--output", std::string(252, 'n') + ".png"}, 1, {"File name too long"}},
+    {"OutputIsADeviceThatIsMissing", {"--output", "/dev/nothing.png"}, 1, {"/dev/nothing.png", "No such file"}},
     {"ReportsFolderIsMissing", {"--report", "/nowhere/report.json"}, 1, {"/nowhere"}},
     {"PromptIsNoUtf8", {"--prompt", "caf\xe9"}, 2, {"UTF-8"}, {"--prompt"}},
+    {"NegativePromptIsNoUtf8", {"--negative-prompt", "caf\xe9"}, 2, {"negative_prompt", "UTF-8", "0xe9"}},
+    {"TwoSecondPrompts", {"--prompt-2", "a", "--prompt-2", "b"}, 2, {"2 of prompt_2", "1 prompt"}},
+    {"PromptFileIsADevice",
+     {"--prompt-file", "/dev/null", "--ring-degree", "2"},
+     2,
+     {"/dev/null", "2 ranks", "ordinary file"},
+     {"--prompt"}},
     {"PromptFileIsMissing", {"--prompt-file", "/nowhere/prompts"}, 1, {"/nowhere/prompts"}, {"--prompt"}},
     {"ModelIsMissing", {"--model", "/nowhere/model"}, 1, {"/nowhere/model"}},
     {"ModelIsNotCached", {"--model", "nobody/nothing"}, 1, {"nobody/nothing"}},
@@ -149,6 +158,36 @@ TEST(BadInput, UnknownSubcommandIsRefused) {
   const auto result = run_program({"paint"});
   EXPECT_EQ(result.exit_code, 2);
   expect_mentions(result.err, {"paint"});
+}
+
+TEST(BadInput, APromptFileWithANulIsRefused) {
+  const TemporaryFolder folder;
+  put(folder / "prompts", std::string("a red circle\na\0b\n", 17));
+  const BadInput input{"", {"--prompt-file", folder / "prompts"}, 2, {"NUL", "line 2"}, {"--prompt"}};
+  expect_refusal(command_for(input, folder / "picture.png"), 2, input.mentions, folder, {"prompts"});
+}
+
+// Whichever rank comes first speaks, so all must say the same.
+TEST(BadInput, TheRefusalOfRanksBesideALauncherNamesNoRank) {
+  const TemporaryFolder folder;
+  const auto said_by = [&](const std::string& rank) {
+    const auto result =
+        run_child(generate_command(folder / "picture.png", {"--nproc-per-node", "2", "--ring-degree", "2"}),
+                  {"RANK=" + rank, "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=1"});
+    EXPECT_EQ(result.exit_code, 2);
+    return result.errors();
+  };
+  EXPECT_EQ(said_by("0"), said_by("1"));
+}
+
+TEST(BadInput, OnlyAPathMayBeNoUtf8) {
+  const TemporaryFolder folder;
+  const auto model = folder / "mod\xe9l";
+  fs::create_directory_symlink(model_path("flux-shapes"), model);
+  const BadInput input{"", {"--model", model.string(), "--report", folder / "r\xe9port.json"}, 0, {}};
+  const auto result = run_child(command_for(input, folder / "pict\xe9re.png"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(folder.names().size(), 3u);
 }
 
 TEST(BadInput, RanksBesideALauncherAreRefused) {

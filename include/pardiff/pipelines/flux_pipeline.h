@@ -87,6 +87,9 @@ class FluxPipeline {
   std::vector<Image> operator()(const FluxPipelineInputs& inputs);
   /// The same, with all that a report needs.
   FluxPipelineOutput generate(const FluxPipelineInputs& inputs, const GenerateOptions& options = {});
+  /// What can be said of a call's inputs before anything is loaded: numbers in range, counts that fit one another,
+  /// texts in UTF-8. Pure. Throws: UsageError.
+  static void check_arguments(const FluxPipelineInputs& inputs);
   /// What a call and a layout must have in common, known before anything is loaded: at least as many pictures as dp has
   /// groups, and true guidance for cfg. Pure. Throws: ConfigError.
   static void check_layout(const FluxPipelineInputs& inputs, const ParallelConfig& config);

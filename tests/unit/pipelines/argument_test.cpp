@@ -72,6 +72,13 @@ TEST(PipelineArguments, RefuseCountsThatDoNotFit) {
   expect_refused({.prompt = "a", .num_images_per_prompt = 3, .seed = {1, 2}}, "there are 2 seeds for 3 pictures.");
 }
 
+TEST(PipelineArguments, RefuseTextsThatAreNotUtf8EvenWhereTheyHaveNoEffect) {
+  expect_refused({.prompt = "\xff"}, "prompt is not UTF-8: byte 0xff at offset 0 of 1");
+  expect_refused({.prompt = "a", .prompt_2 = "b\xc3"}, "prompt_2 is not UTF-8");
+  expect_refused({.prompt = "a", .negative_prompt = "\xed\xa0\x80"}, "negative_prompt is not UTF-8");
+  expect_refused({.prompt = "a", .negative_prompt_2 = {"ok\x80"}}, "negative_prompt_2 is not UTF-8");
+}
+
 TEST(PipelineArguments, RefuseEmbeddingsThatContradictTheTexts) {
   const auto embeds = at::zeros({1, 4, 8}), pooled = at::zeros({1, 8});
   expect_refused({.prompt = "a", .prompt_embeds = embeds, .pooled_prompt_embeds = pooled}, "both prompt (or");
@@ -85,6 +92,8 @@ TEST(PipelineArguments, RefuseEmbeddingsThatContradictTheTexts) {
                   .max_sequence_length = 4},
                  "both negative_prompt (or");
   expect_refused({.prompt_embeds = pooled, .pooled_prompt_embeds = pooled}, "prompt_embeds has shape [1, 8]");
+  expect_refused({.prompt_embeds = at::zeros({1, 0, 8}), .pooled_prompt_embeds = pooled},
+                 "prompt_embeds has shape [1, 0, 8]");
   expect_refused({.num_images_per_prompt = 2, .prompt_embeds = embeds, .pooled_prompt_embeds = pooled},
                  "num_images_per_prompt is 2 beside prompt_embeds");
   expect_refused({.prompt = "a", .negative_prompt_embeds = embeds, .negative_pooled_prompt_embeds = pooled},
