@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <pardiff/core/check.h>
 #include <pardiff/core/trace.h>
 #include <pardiff/models/flux_transformer.h>
@@ -35,6 +36,16 @@ void check_per_sample(const char* name, const at::Tensor& tensor, int64_t batch)
   check<ShapeError>(tensor.defined() && tensor.dim() == 1 && (tensor.size(0) == batch || tensor.size(0) == 1), name,
                     tensor.defined() ? text_of(" has the shape ", tensor.sizes()) : std::string(" is missing"),
                     ". Give [", batch, "]: one value for each of the batch.");
+}
+
+// A mixture of dtypes or devices would fail too, but deep inside and without a name.
+void check_kind(const char* name, const at::Tensor& tensor, const at::Tensor& weight, bool is_computed_with) {
+  if (!tensor.defined()) return;
+  const bool fits =
+      tensor.device() == weight.device() && (!is_computed_with || tensor.scalar_type() == weight.scalar_type() ||
+                                             at::autocast::is_autocast_enabled(weight.device().type()));
+  check<ShapeError>(fits, name, " is ", tensor.scalar_type(), " on ", tensor.device(), ", and the model is ",
+                    weight.scalar_type(), " on ", weight.device(), ". Convert one to the other: ", name, ".to(...).");
 }
 
 // `inputs` are the streams, then the block's modulations, chunk by chunk.
@@ -222,6 +233,14 @@ FluxTransformerInputs FluxTransformer2DModelImpl::checked(const FluxTransformerI
                      "guidance is missing, and this model has a guidance embedding (guidance_embeds is true). Give a "
                      "tensor of shape [batch].");
   if (config_.guidance_embeds) check_per_sample("guidance", result.guidance, batch);
+  const auto& weight = x_embedder_->weight;
+  check_kind("hidden_states", result.hidden_states, weight, true);
+  check_kind("encoder_hidden_states", result.encoder_hidden_states, weight, true);
+  check_kind("pooled_projections", result.pooled_projections, weight, true);
+  check_kind("img_ids", result.img_ids, weight, false);
+  check_kind("txt_ids", result.txt_ids, weight, false);
+  check_kind("timestep", result.timestep, weight, false);
+  check_kind("guidance", result.guidance, weight, false);
   return result;
 }
 

@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <pardiff/core/check.h>
 #include <pardiff/core/error.h>
 #include <pardiff/models/flux_transformer.h>
 #include <pardiff/nn/rope.h>
@@ -227,6 +228,27 @@ TEST(FluxTransformer, NamesTheInputThatDoesNotFit) {
       } catch (const ShapeError& error) {
         EXPECT_TRUE(std::string(error.what()).starts_with(name)) << error.what();
       }
+    }
+  }
+}
+
+TEST(FluxTransformer, NamesTheInputOfAnotherDtype) {
+  at::NoGradGuard no_grad;
+  const GoldenPart golden("golden/transformer_plain");
+  auto model = load(golden);
+  const std::map<std::string, at::Tensor FluxTransformerInputs::*> members = {
+      {"hidden_states", &FluxTransformerInputs::hidden_states},
+      {"encoder_hidden_states", &FluxTransformerInputs::encoder_hidden_states},
+      {"pooled_projections", &FluxTransformerInputs::pooled_projections}};
+  for (const auto& [name, member] : members) {
+    auto inputs = inputs_of(golden);
+    inputs.*member = (inputs.*member).to(at::kBFloat16);
+    try {
+      model->forward(inputs);
+      ADD_FAILURE() << name << " was accepted";
+    } catch (const ShapeError& error) {
+      EXPECT_TRUE(std::string(error.what()).starts_with(text_of(name, " is BFloat16 on cpu, and the model is Float")))
+          << error.what();
     }
   }
 }
