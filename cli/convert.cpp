@@ -106,7 +106,13 @@ class Conversion {
     bool any = false;
     for (const auto& part : parts) {
       const auto stem = part.weights_stem(flags_.variant);
-      if (stem.empty()) continue;
+      if (stem.empty()) {
+        std::error_code ignored;
+        check<CheckpointError>(!fs::exists(part.folder / "config.json", ignored), part.folder.string(),
+                               " has a config and no weights", of_variant(), ". See pardiff inspect ", flags_.model,
+                               ".");
+        continue;
+      }
       any = true;
       const auto checkpoint = Checkpoint::open(part.folder, stem, flags_.variant);
       const auto blank = blank_model(part.class_name, ConfigFile::open(part.folder / "config.json"));
@@ -116,11 +122,11 @@ class Conversion {
       if (is_shared(part)) blank.model->check_parallelism(*parallel_, world_);
       for (const auto& tensor : converted(checkpoint)) bytes += tensor.bytes();
     }
-    check<CheckpointError>(any, source_.string(), " holds no weights",
-                           flags_.variant.empty() ? "" : " of variant " + flags_.variant,
-                           ". There is nothing to convert.");
+    check<CheckpointError>(any, source_.string(), " holds no weights", of_variant(), ". There is nothing to convert.");
     return bytes;
   }
+
+  std::string of_variant() const { return flags_.variant.empty() ? "" : text_of(" of variant ", flags_.variant); }
 
   std::vector<DeferredTensor> converted(const Checkpoint& checkpoint) const {
     std::vector<DeferredTensor> tensors;
@@ -159,6 +165,9 @@ class Conversion {
 int convert(const ConvertFlags& flags) {
   flags.verbosity.apply();
   const auto env = LaunchEnv::from_environment();
+  check<UsageError>(!env || env->world_size == flags.ranks.tp_degree.value_or(1), "there are ",
+                    env ? env->world_size : 1, " ranks, and --tp-degree is ", flags.ranks.tp_degree.value_or(1),
+                    ". Give the number of ranks with --tp-degree, or convert without a launcher.");
   const auto layout = choose_layout(flags.ranks, env);
   if (!env) resolve_model(flags.model);  // once here, before anything is started
   if (layout.to_start > 0) return launch_ranks(layout.to_start, own_command_line());

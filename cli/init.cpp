@@ -1,3 +1,4 @@
+#include <pardiff/comm/launch_env.h>
 #include <pardiff/core/check.h>
 #include <pardiff/io/atomic_file.h>
 #include <pardiff/io/checkpoint.h>
@@ -111,6 +112,10 @@ void write_checkpoint(const InitFlags& flags, const FluxConfigs& configs, const 
 
 int init(const InitFlags& flags) {
   flags.verbosity.apply();
+  const auto env = LaunchEnv::from_environment();
+  check<UsageError>(!env || env->world_size == 1, "init is one process's work, and there are ",
+                    env ? env->world_size : 1, " ranks (started by: ", env ? env->launcher : "",
+                    "). Start it without a launcher.");
   const auto configs = flux_configs(flags.preset);
   const auto dtype = dtype_named(flags.dtype);
   const auto parts = weighted_parts(configs, dtype);

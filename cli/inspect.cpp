@@ -94,6 +94,7 @@ int inspect(const InspectFlags& flags) {
     }
   }
   print_row("total", "", text_of(count_text(totals.parameters), " parameters, ", bytes_text(totals.bytes)));
+  std::cout.flush();  // the list above the error, also where both go into one file
   check<CheckpointError>(totals.sound, folder.string(), " is not complete; the list above says what is wrong.");
   return 0;
 }

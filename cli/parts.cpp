@@ -54,10 +54,15 @@ std::string scaled(double value, const std::vector<std::string>& units) {
 
 std::string Part::weights_stem(const std::string& variant) const {
   const std::string suffix = variant.empty() ? "" : "." + variant;
-  std::error_code ignored;
+  // Also a link of the Hugging Face cache that leads nowhere: opening it says so.
+  const auto is_there = [&](const std::string& file) {
+    std::error_code ignored;
+    return fs::exists(fs::symlink_status(folder / file, ignored));
+  };
   for (const std::string stem : {"diffusion_pytorch_model", "model"}) {
-    if (fs::exists(folder / (stem + suffix + ".safetensors"), ignored)) return stem;
-    if (fs::exists(folder / (stem + ".safetensors.index" + suffix + ".json"), ignored)) return stem;
+    if (is_there(stem + suffix + ".safetensors") || is_there(stem + ".safetensors.index" + suffix + ".json")) {
+      return stem;
+    }
   }
   return "";
 }

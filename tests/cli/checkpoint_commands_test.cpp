@@ -116,6 +116,34 @@ TEST(Convert, RefusesAFolderThatHoldsFilesAndLeavesItAlone) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{"precious"});
 }
 
+TEST(Convert, RefusesAPartWithoutItsWeights) {
+  const TemporaryFolder folder;
+  fs::copy(model_path("flux-shapes"), folder / "model", fs::copy_options::recursive);
+  const auto weights = folder / "model/vae/diffusion_pytorch_model.safetensors";
+  fs::remove(weights);
+  const auto convert = [&] { return run_program({"convert", folder / "model", folder / "out"}); };
+  const auto without = convert();
+  EXPECT_EQ(without.exit_code, 1);
+  expect_mentions(without.err, {"model/vae has a config and no weights"});
+  fs::create_symlink("../../blobs/0123", weights);  // as the Hugging Face cache has them
+  const auto dangling = convert();
+  EXPECT_EQ(dangling.exit_code, 1);
+  expect_mentions(dangling.err, {"symbolic link to ../../blobs/0123", "does not exist"});
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"model"});
+}
+
+TEST(WritingCommands, RunOnceOnly) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> one_of_two = {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=1"};
+  const auto convert = run_program({"convert", model_path("flux-shapes"), folder / "out"}, one_of_two);
+  EXPECT_EQ(convert.exit_code, 2);
+  expect_mentions(convert.err, {"2 ranks", "--tp-degree is 1"});
+  const auto init = run_program({"init", "bench", folder / "out"}, one_of_two);
+  EXPECT_EQ(init.exit_code, 2);
+  expect_mentions(init.err, {"2 ranks", "without a launcher"});
+  EXPECT_TRUE(folder.names().empty());
+}
+
 TEST(Convert, RefusesAnIncompleteCheckpointAndLeavesNothing) {
   const TemporaryFolder folder;
   fs::copy(model_path("flux-shapes"), folder / "model", fs::copy_options::recursive);
