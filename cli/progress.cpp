@@ -2,17 +2,20 @@
 
 #include <pardiff/core/check.h>
 #include <pardiff/core/log.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <iomanip>
 #include <sstream>
+#include <string_view>
 
 namespace pardiff::cli {
 namespace {
 
-constexpr int kBarWidth = 30;
+constexpr int64_t kWidestBar = 30, kNarrowestBar = 5;
+constexpr int64_t kUsualColumns = 80;
 constexpr int64_t kMostPlainLines = 20;
 
 void write_to_stderr(const std::string& text) {
@@ -26,8 +29,19 @@ void write_to_stderr(const std::string& text) {
 
 std::string seconds_text(double seconds) {
   std::ostringstream text;
-  text << std::fixed << std::setprecision(seconds < 10 ? 2 : 0) << seconds << " s";
+  text << std::fixed;
+  if (seconds < 1) {
+    text << std::setprecision(0) << seconds * 1000 << " ms";
+  } else {
+    text << std::setprecision(seconds < 10 ? 1 : 0) << seconds << " s";
+  }
   return text.str();
+}
+
+int64_t terminal_columns() {
+  winsize size = {};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : kUsualColumns;
 }
 
 }  // namespace
@@ -50,8 +64,8 @@ void Progress::step_done(int64_t done, int64_t steps) {
   if (first_step_done_) {
     const double elapsed = std::chrono::duration<double>(now - *first_step_done_).count();
     const double per_step = elapsed / static_cast<double>(done - first_done_);
-    timing = text_of(", ", seconds_text(per_step), " a step, ",
-                     seconds_text(per_step * static_cast<double>(steps - done)), " left");
+    timing = text_of(", ", seconds_text(per_step), " a step");
+    if (done < steps) timing += text_of(", ", seconds_text(per_step * static_cast<double>(steps - done)), " left");
   } else {
     first_step_done_ = now;
     first_done_ = done;
@@ -65,10 +79,17 @@ void Progress::step_done(int64_t done, int64_t steps) {
 }
 
 void Progress::draw_bar(int64_t done, int64_t steps, const std::string& timing) {
-  const auto filled = static_cast<size_t>(kBarWidth * done / std::max<int64_t>(1, steps));
-  const std::string bar = std::string(filled, '#') + std::string(kBarWidth - filled, '.');
+  // The line must not wrap: going back to its start would not reach the rows above.
+  const int64_t room = terminal_columns() - 1;
+  auto line = text_of("step ", done, " of ", steps, timing);
+  const int64_t width =
+      std::min(kWidestBar, room - static_cast<int64_t>(line.size() + std::string_view("pardiff: [] ").size()));
+  if (width >= kNarrowestBar) {
+    const auto filled = static_cast<size_t>(width * done / std::max<int64_t>(1, steps));
+    line = text_of("[", std::string(filled, '#'), std::string(static_cast<size_t>(width) - filled, '.'), "] ", line);
+  }
   // Return to the line's start, and clear what a longer line left behind.
-  write_to_stderr(text_of("\r\033[K", "pardiff: [", bar, "] step ", done, " of ", steps, timing));
+  write_to_stderr(text_of("\r\033[K", text_of("pardiff: ", line).substr(0, static_cast<size_t>(room))));
   line_open_ = true;
   if (done == steps) {
     write_to_stderr("\n");

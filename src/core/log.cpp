@@ -8,9 +8,11 @@ namespace {
 
 std::atomic<LogLevel> current_level{LogLevel::kNormal};
 
-// One write call a line, so that lines of several rank processes do not mix.
+// One write call a line, so that lines of several rank processes do not mix. On a terminal it takes the place of the
+// progress bar that another rank may have left there.
 void write_line(const std::string& text) {
-  const std::string line = "pardiff: " + text + "\n";
+  const bool on_terminal = isatty(STDERR_FILENO) == 1;
+  const std::string line = (on_terminal ? "\r\033[Kpardiff: " : "pardiff: ") + text + "\n";
   size_t written = 0;
   while (written < line.size()) {
     const auto count = ::write(STDERR_FILENO, line.data() + written, line.size() - written);

@@ -28,7 +28,7 @@ CheckpointNames::CheckpointNames(const std::string& stem, const std::string& var
     : base_(variant.empty() ? stem : stem + "." + variant), stem_(stem), variant_(variant) {
   for (const auto& part : {stem, variant}) {
     check<UsageError>(part.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos, in_quotes(part),
-                      " cannot be part of a checkpoint's file names.");
+                      " cannot be part of a checkpoint's file names. Give a name without slashes, such as fp16.");
   }
   check<UsageError>(!stem.empty(), "the stem of a checkpoint's file names is empty.");
 }

@@ -20,7 +20,8 @@ namespace {
                           std::filesystem::read_symlink(path, ignored).string(),
                           ", which does not exist. Fetch the file again.");
   }
-  fail<CheckpointError>("cannot open ", path.string(), ": ", std::strerror(error), ".");
+  fail<CheckpointError>("cannot open ", path.string(), ": ", std::strerror(error),
+                        error == ENOENT ? ". Fetch or copy the file, or give another folder." : ".");
 }
 
 int64_t size_of_regular_file(int descriptor, const std::filesystem::path& path) {
