@@ -58,6 +58,8 @@ void add_parallelism(Json& json, const GenerateFlags& flags, const RankLayout& l
   json["tp_degree"] = flags.ranks.tp_degree.value_or(1);
   json["cfg_degree"] = flags.ranks.cfg_degree.value_or(1);
   json["dp_degree"] = flags.ranks.dp_degree.value_or(1);
+  json["fsdp_degree"] = flags.ranks.fsdp_degree.value_or(1);
+  json["shard_weights_over"] = layout.parallel ? layout.parallel->weight_axes() : std::vector<std::string>();
   json["rotate_method"] = flags.ranks.rotate_method;
   json["convert_to_fp32"] = !flags.ranks.no_convert_to_fp32;
   json["ulysses_anything"] = flags.ranks.ulysses_anything;
@@ -70,6 +72,8 @@ Json rank_report(const FluxPipelineOutput& output, const World& world) {
           {"peak_rss_bytes", peak_rss_bytes()},
           {"parameter_bytes", output.parameters.total},
           {"private_weight_bytes", output.parameters.private_bytes},
+          {"transformer_parameter_bytes", output.transformer_parameter_bytes},
+          {"peak_transformer_parameter_bytes", output.peak_transformer_parameter_bytes},
           {"peak_remote_kv_bytes", output.peak_remote_kv_bytes},
           {"latents_sha256", output.latents_sha256},
           {"communication", json_of(output.communication)},

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <sstream>
 #include <utility>
 
 #include "cli/flags.h"
@@ -19,11 +20,8 @@ constexpr size_t kMostLayoutsShown = 12;
 
 // Outermost first, as in the mesh.
 std::vector<std::pair<const char*, std::optional<int64_t>>> degrees_of(const RankFlags& flags) {
-  return {{"dp", flags.dp_degree},
-          {"cfg", flags.cfg_degree},
-          {"ring", flags.ring_degree},
-          {"ulysses", flags.ulysses_degree},
-          {"tp", flags.tp_degree}};
+  return {{"dp", flags.dp_degree},     {"fsdp", flags.fsdp_degree},       {"cfg", flags.cfg_degree},
+          {"ring", flags.ring_degree}, {"ulysses", flags.ulysses_degree}, {"tp", flags.tp_degree}};
 }
 
 int64_t product_of_degrees(const RankFlags& flags) {
@@ -72,6 +70,13 @@ void check_product(const RankFlags& flags, int64_t ranks) {
 
 int as_int(const std::optional<int64_t>& degree) { return static_cast<int>(degree.value_or(1)); }
 
+std::vector<std::string> axes_in(const std::string& text) {
+  std::vector<std::string> axes;
+  std::istringstream stream(text);
+  for (std::string axis; std::getline(stream, axis, ',');) axes.push_back(axis);
+  return axes;
+}
+
 std::optional<ParallelConfig> parallel_config(const RankFlags& flags) {
   ParallelConfig config;
   const bool anything = flags.ulysses_anything || flags.ring_anything;
@@ -88,7 +93,9 @@ std::optional<ParallelConfig> parallel_config(const RankFlags& flags) {
   }
   config.cfg_degree = as_int(flags.cfg_degree);
   config.dp_degree = as_int(flags.dp_degree);
-  if (config.ranks() == 1 && !config.context_parallel_config) return std::nullopt;
+  config.fsdp_degree = as_int(flags.fsdp_degree);
+  config.shard_weights_over = axes_in(flags.shard_weights_over);
+  if (config.ranks() == 1 && !config.context_parallel_config && config.shard_weights_over.empty()) return std::nullopt;
   try {
     config.validate();
   } catch (const ConfigError& error) {
@@ -109,6 +116,9 @@ void RankFlags::declare(Flags& flags) {
       .integer("--tp-degree", tp_degree, degrees, "Ranks that share every layer's weights; default 1")
       .integer("--cfg-degree", cfg_degree, {1, 2}, "2: both passes of true guidance at once, on two groups; default 1")
       .integer("--dp-degree", dp_degree, degrees, "Groups of ranks that make different pictures; default 1")
+      .integer("--fsdp-degree", fsdp_degree, degrees, "As --dp-degree, and they share the weights' storage; default 1")
+      .text("--shard-weights-over", shard_weights_over,
+            "Axes (ring,ulysses: any of dp, fsdp, cfg, ring, ulysses) whose ranks keep 1/N of the weights each")
       .toggle("--ulysses-anything", ulysses_anything, "Any length and number of heads under Ulysses")
       .toggle("--ring-anything", ring_anything, "Any length under ring")
       .choice("--rotate-method", rotate_method, {"alltoall", "allgather"},
@@ -123,6 +133,7 @@ std::string RankLayout::to_string() const {
   };
   if (parallel) {
     add("dp", parallel->dp_degree);
+    add("fsdp", parallel->fsdp_degree);
     add("cfg", parallel->cfg_degree);
   }
   if (parallel && parallel->context_parallel_config) {

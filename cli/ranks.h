@@ -14,7 +14,8 @@ class Flags;
 /// The flags that say how many ranks there are and what they share.
 struct RankFlags {
   std::optional<int64_t> nproc_per_node{};
-  std::optional<int64_t> ring_degree{}, ulysses_degree{}, tp_degree{}, cfg_degree{}, dp_degree{};
+  std::optional<int64_t> ring_degree{}, ulysses_degree{}, tp_degree{}, cfg_degree{}, dp_degree{}, fsdp_degree{};
+  std::string shard_weights_over;  // axes, with commas between them
   bool ulysses_anything = false, ring_anything = false;
   std::string rotate_method = "alltoall";
   bool no_convert_to_fp32 = false;

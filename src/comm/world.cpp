@@ -87,16 +87,17 @@ ProcessGroup World::make_group(const std::string& name, int rank, int size, at::
   return ProcessGroup(name, rendezvous_->make_group(name, rank, size, own), counter_);
 }
 
-ProcessGroup World::group_of(const std::vector<int>& ranks) {
+ProcessGroup World::group_of(const std::vector<int>& ranks, const std::string& purpose) {
   if (ranks.size() <= 1) return {};
-  if (static_cast<int>(ranks.size()) == size() && std::is_sorted(ranks.begin(), ranks.end())) return group_;
-  const auto known = groups_.find(ranks);
+  if (purpose.empty() && static_cast<int>(ranks.size()) == size() && std::is_sorted(ranks.begin(), ranks.end()))
+    return group_;
+  const auto known = groups_.find({ranks, purpose});
   if (known != groups_.end()) return known->second;
   const auto own = std::find(ranks.begin(), ranks.end(), rank());
   check<ConfigError>(own != ranks.end(), "rank ", rank(), " is not in the group of ranks ", joined(ranks), ".");
-  const auto made = make_group(group_name(ranks), static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
-                               device_.type());
-  groups_[ranks] = made;
+  const auto made = make_group(group_name(ranks) + purpose, static_cast<int>(own - ranks.begin()),
+                               static_cast<int>(ranks.size()), device_.type());
+  groups_[{ranks, purpose}] = made;
   return made;
 }
 

@@ -6,6 +6,8 @@
 #include <pardiff/nn/recompute.h>
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "io/mapped_reading.h"
 #include "models/flux_blocks.h"
@@ -80,14 +82,31 @@ std::vector<at::Tensor> trained_parameters(const Block& block) {
 
 // `recompute`: the block keeps nothing of itself but what enters it.
 template <typename Block>
-std::vector<at::Tensor> run_block(const std::shared_ptr<torch::nn::Module>& module, std::vector<at::Tensor> inputs,
+std::vector<at::Tensor> run_block(const std::shared_ptr<Block>& block, std::vector<at::Tensor> inputs,
                                   const std::vector<flux::Chunks>& modulations, const flux::Call& call,
                                   bool recompute) {
-  const auto block = std::dynamic_pointer_cast<Block>(module);
   for (const auto& chunks : modulations) inputs.insert(inputs.end(), chunks.begin(), chunks.end());
   if (!recompute) return run(*block, inputs, call);
   const auto segment = [block, call](const std::vector<at::Tensor>& again) { return run(*block, again, call); };
   return nn::recomputed(segment, inputs, trained_parameters(*block));
+}
+
+// A block that computes its modulations itself; its inputs are the streams, then the condition.
+template <typename Block>
+nn::Segment with_modulations(const std::shared_ptr<Block>& block, const flux::Call& call) {
+  return [block, call](std::vector<at::Tensor> inputs) {
+    const auto condition = inputs.back();
+    inputs.pop_back();
+    for (const auto& chunks : nn::modulations(block->modulation_layers(), condition)) {
+      inputs.insert(inputs.end(), chunks.begin(), chunks.end());
+    }
+    return run(*block, inputs, call);
+  };
+}
+
+// `chunks`: scale, shift.
+at::Tensor normed_out(const at::Tensor& image, const flux::Chunks& chunks) {
+  return nn::modulated_norm(image, chunks[1], chunks[0], kNormEps);
 }
 
 }  // namespace
@@ -146,11 +165,11 @@ at::Tensor FluxTransformer2DModelImpl::forward(const FluxTransformerInputs& whol
     *tensor = boundary_->enter(name, *tensor);
   }
 
-  auto image = x_embedder_->forward(inputs.hidden_states);
+  auto image = through(x_embedder_, inputs.hidden_states);
   observe("x_embedder", {image});
   const auto time = time_embedding(inputs, image.scalar_type());
   observe("time_text_embed", {time});
-  auto text = context_embedder_->forward(inputs.encoder_hidden_states);
+  auto text = through(context_embedder_, inputs.encoder_hidden_states);
   observe("context_embedder", {text});
 
   flux::Call call;
@@ -159,12 +178,21 @@ at::Tensor FluxTransformer2DModelImpl::forward(const FluxTransformerInputs& whol
   call.text_length = text.size(1);
   if (observer_) observe("pos_embed", {call.rotary.cosines(), call.rotary.sines()});
 
-  const auto modulations = nn::modulations(modulation_layers(), at::silu(time));
-  image = through_blocks(text, image, modulations, call);
-  const auto& last = modulations.back();  // scale, shift
-  image = nn::modulated_norm(image, last[1], last[0], kNormEps);
+  const auto condition = at::silu(time);
+  if (weight_shards()) {  // a modulation is computed in the turn of its block, when its weights are whole
+    image = through_blocks(text, image, condition, {}, call);
+    image = with_weights_of(*norm_out_,
+                            [norm = norm_out_](const std::vector<at::Tensor>& in) {
+                              return std::vector{normed_out(in[0], nn::modulations({norm}, in[1])[0])};
+                            },
+                            {image, condition})[0];
+  } else {
+    const auto modulations = nn::modulations(modulation_layers(), condition);
+    image = through_blocks(text, image, condition, modulations, call);
+    image = normed_out(image, modulations.back());
+  }
   observe("norm_out", {image});
-  const auto output = proj_out_->forward(image);
+  const auto output = through(proj_out_, image);
   observe("proj_out", {output});
   reading.finish();
   return output;
@@ -182,17 +210,30 @@ std::vector<nn::Modulation> FluxTransformer2DModelImpl::modulation_layers() cons
   return layers;
 }
 
-at::Tensor FluxTransformer2DModelImpl::through_blocks(at::Tensor text, at::Tensor image,
+at::Tensor FluxTransformer2DModelImpl::through(const nn::Linear& layer, const at::Tensor& x) const {
+  const auto segment = [layer](const std::vector<at::Tensor>& in) {
+    return std::vector{nn::Linear(layer)->forward(in[0])};
+  };
+  return with_weights_of(*layer, segment, {x})[0];
+}
+
+at::Tensor FluxTransformer2DModelImpl::through_blocks(at::Tensor text, at::Tensor image, const at::Tensor& condition,
                                                       const std::vector<flux::Chunks>& modulations,
                                                       const flux::Call& call) {
   const bool recompute = gradient_checkpointing_ && at::GradMode::is_enabled();
   auto modulation = modulations.begin();
+  const auto pass = [&](const auto& block, std::vector<at::Tensor> streams) {
+    if (modulations.empty()) {
+      streams.push_back(condition);
+      return with_weights_of(*block, with_modulations(block, call), streams);
+    }
+    const auto first = std::exchange(modulation, modulation + std::ssize(block->modulation_layers()));
+    return run_block(block, std::move(streams), {first, modulation}, call, recompute);
+  };
   int64_t index = 0;
   for (const auto& block : *transformer_blocks_) {
     const TracedSpan span("block", "transformer_blocks", index);
-    const auto streams =
-        run_block<flux::DoubleBlockImpl>(block, {text, image}, {modulation[0], modulation[1]}, call, recompute);
-    modulation += 2;
+    const auto streams = pass(std::dynamic_pointer_cast<flux::DoubleBlockImpl>(block), {text, image});
     text = streams[0];
     image = streams[1];
     observe(text_of("transformer_blocks.", index++), {text, image});
@@ -205,7 +246,7 @@ at::Tensor FluxTransformer2DModelImpl::through_blocks(at::Tensor text, at::Tenso
   index = 0;
   for (const auto& block : *single_transformer_blocks_) {
     const TracedSpan span("block", "single_transformer_blocks", index);
-    joint = run_block<flux::SingleBlockImpl>(block, {joint}, {*modulation++}, call, recompute)[0];
+    joint = pass(std::dynamic_pointer_cast<flux::SingleBlockImpl>(block), {joint})[0];
     observe(text_of("single_transformer_blocks.", index++), {joint.narrow(1, 0, call.text_length), image_part()});
   }
   return image_part();
@@ -247,8 +288,15 @@ FluxTransformerInputs FluxTransformer2DModelImpl::checked(const FluxTransformerI
 at::Tensor FluxTransformer2DModelImpl::time_embedding(const FluxTransformerInputs& inputs, at::ScalarType dtype) {
   // The rounding to `dtype`, before and after the product, is the reference's: bfloat16 makes 3504 of guidance 3.5.
   const auto thousandfold = [&](const at::Tensor& value) { return value.defined() ? value.to(dtype) * 1000 : value; };
-  return time_text_embed_->forward(thousandfold(inputs.timestep), thousandfold(inputs.guidance),
-                                   inputs.pooled_projections);
+  const auto timestep = thousandfold(inputs.timestep), guidance = thousandfold(inputs.guidance);
+  std::vector<at::Tensor> used = {inputs.pooled_projections, timestep};
+  if (guidance.defined()) used.push_back(guidance);
+  return with_weights_of(
+      *time_text_embed_,
+      [embed = time_text_embed_](const std::vector<at::Tensor>& in) {
+        return std::vector{TimeTextEmbedding(embed)->forward(in[1], in.size() > 2 ? in[2] : at::Tensor(), in[0])};
+      },
+      used)[0];
 }
 
 void FluxTransformer2DModelImpl::observe(const std::string& module, const std::vector<at::Tensor>& outputs) const {
@@ -261,6 +309,16 @@ ContextParallelPlan FluxTransformer2DModelImpl::context_parallel_plan() const {
       {"", {{"hidden_states", tokens}, {"encoder_hidden_states", tokens}, {"img_ids", ids}, {"txt_ids", ids}}},
       {"proj_out", ContextParallelOutput{.gather_dim = 1, .expected_dims = 3}},
   };
+}
+
+std::vector<std::shared_ptr<torch::nn::Module>> FluxTransformer2DModelImpl::weight_units() const {
+  std::vector<std::shared_ptr<torch::nn::Module>> units = {x_embedder_.ptr(), time_text_embed_.ptr(),
+                                                           context_embedder_.ptr()};
+  units.insert(units.end(), transformer_blocks_->begin(), transformer_blocks_->end());
+  units.insert(units.end(), single_transformer_blocks_->begin(), single_transformer_blocks_->end());
+  units.push_back(norm_out_.ptr());
+  units.push_back(proj_out_.ptr());
+  return units;
 }
 
 TensorParallelPlan FluxTransformer2DModelImpl::tensor_parallel_plan() const {

@@ -4,9 +4,11 @@
 #include <pardiff/models/gradients.h>
 #include <pardiff/models/model.h>
 
+#include <algorithm>
 #include <set>
 
 #include "models/module_tree.h"
+#include "models/weight_shards.h"
 
 namespace pardiff {
 namespace {
@@ -19,17 +21,22 @@ struct Trained {
 
 // In the order of registration, which is that of every rank. A parameter with two names comes once.
 std::vector<Trained> trained_parameters(torch::nn::Module& module, const std::vector<std::string>& on_local_heads) {
-  std::set<const at::TensorImpl*> partial, seen;
-  for (const auto& key : on_local_heads) {
-    for (const auto& found : find_modules(module, key)) {
-      for (const auto& parameter : found.module->parameters()) partial.insert(parameter.unsafeGetTensorImpl());
-    }
-  }
+  const auto partial = parameters_at(module, on_local_heads);
+  std::set<const at::TensorImpl*> seen;
   std::vector<Trained> trained;
   for (const auto& item : module.named_parameters()) {
     const auto* identity = item.value().unsafeGetTensorImpl();
     if (!item.value().requires_grad() || !seen.insert(identity).second) continue;
     trained.push_back({item.key(), item.value(), partial.contains(identity)});
+  }
+  return trained;
+}
+
+// The same of a model whose weights are sharded: its parameters have no gradients, its parts do.
+std::vector<Trained> trained_parts(const WeightShards& shards) {
+  std::vector<Trained> trained;
+  for (const auto& part : shards.parts()) {
+    if (part.requires_grad()) trained.push_back({"part", part, shards.is_on_local_heads(part)});
   }
   return trained;
 }
@@ -109,7 +116,11 @@ void reduce_bucket(const std::vector<at::Tensor>& bucket, const ProcessGroup& gr
 }
 
 void reduce(const std::vector<at::Tensor>& gradients, const ProcessGroup& group, int replicas, int64_t bucket_bytes) {
-  if (group.size() == 1) return;
+  if (group.size() == 1) {
+    for (const auto& gradient : gradients)
+      gradient.div_(replicas);  // summed already, by the backward of sharded weights
+    return;
+  }
   std::vector<at::Tensor> bucket;
   int64_t bytes = 0;
   const auto flush = [&] {
@@ -127,22 +138,21 @@ void reduce(const std::vector<at::Tensor>& gradients, const ProcessGroup& group,
   flush();
 }
 
-}  // namespace
-
-void reduce_gradients(Model& model) {
-  if (!model.is_parallel()) return;
-  reduce_gradients(model, *model.world(), *model.mesh(), {.on_local_heads = model.modules_on_local_heads()});
-}
-
-void reduce_gradients(torch::nn::Module& module, World& world, const Mesh& mesh, const GradientReduction& options) {
+void check_axes(const Mesh& mesh) {
   check<ConfigError>(mesh.size("cfg") == 1, "the mesh (", mesh.to_string(), ") has ", mesh.size("cfg"),
                      " ranks along cfg, whose two passes of guidance are for inference only. Train without cfg_degree; "
                      "dp_degree puts different data on different ranks.");
-  const at::NoGradGuard no_grad;
-  const auto trained = trained_parameters(module, options.on_local_heads);
-  const std::vector<std::string> shared = {"dp", "fsdp", "ring", "ulysses"};
+}
+
+// `summed_over`: axes over which backward has added up the gradients already.
+void reduce(const std::vector<Trained>& trained, World& world, const Mesh& mesh, const GradientReduction& options,
+            const std::vector<std::string>& summed_over = {}) {
+  std::vector<std::string> shared;
+  for (const auto* axis : {"dp", "fsdp", "ring", "ulysses"}) {
+    if (std::find(summed_over.begin(), summed_over.end(), axis) == summed_over.end()) shared.emplace_back(axis);
+  }
   auto with_tensor = shared;
-  with_tensor.push_back("tp");
+  with_tensor.emplace_back("tp");
   const auto ranks = mesh.ranks_along(with_tensor);
   const auto everyone = world.group_of(ranks), all_but_tensor = world.group_of(mesh.ranks_along(shared));
   agree(trained, options, ranks, everyone, world);
@@ -155,6 +165,24 @@ void reduce_gradients(torch::nn::Module& module, World& world, const Mesh& mesh,
   const int replicas = mesh.size("dp") * mesh.size("fsdp");
   reduce(complete, all_but_tensor, replicas, options.bucket_bytes);
   reduce(partial, everyone, replicas, options.bucket_bytes);
+}
+
+}  // namespace
+
+void reduce_gradients(Model& model) {
+  if (!model.is_parallel()) return;
+  const GradientReduction options{.on_local_heads = model.modules_on_local_heads()};
+  if (!model.weight_shards()) return reduce_gradients(model, *model.world(), *model.mesh(), options);
+  check_axes(*model.mesh());
+  const at::NoGradGuard no_grad;
+  reduce(trained_parts(*model.weight_shards()), *model.world(), *model.mesh(), options,
+         model.parallel_config()->weight_axes());
+}
+
+void reduce_gradients(torch::nn::Module& module, World& world, const Mesh& mesh, const GradientReduction& options) {
+  check_axes(mesh);
+  const at::NoGradGuard no_grad;
+  reduce(trained_parameters(module, options.on_local_heads), world, mesh, options);
 }
 
 }  // namespace pardiff

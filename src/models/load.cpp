@@ -109,6 +109,8 @@ void load_parameters(torch::nn::Module& module, const ParameterSource& source, c
     auto dtype = options.dtype.value_or(tensor.scalar_type());
     if (options.dtype_of) dtype = options.dtype_of(parameter.key(), dtype);
     parameter.value().set_data(tensor.to(options.device, dtype));
+    tensor.reset();  // the only reference left is the parameter's
+    if (options.on_loaded) options.on_loaded(parameter.value());
   }
   reading.finish();
 }

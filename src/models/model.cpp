@@ -1,7 +1,11 @@
 #include <pardiff/attention/mode.h>
+#include <pardiff/comm/world.h>
 #include <pardiff/core/check.h>
 #include <pardiff/models/apply.h>
 #include <pardiff/models/model.h>
+
+#include "models/module_tree.h"
+#include "models/weight_shards.h"
 
 namespace pardiff {
 namespace {
@@ -17,6 +21,20 @@ void check_ulysses_heads(const Model& model, const ContextParallelConfig& config
   const auto why_not = attention_mode(config).why_not_heads(model.attention_heads() / tp_degree, config.ulysses());
   check<ConfigError>(why_not.empty(), model.class_name(), tp_degree > 1 ? " on each tensor-parallel rank: " : ": ",
                      why_not);
+}
+
+ParallelConfig with_fsdp_in_ring(const ParallelConfig& config) {
+  const bool has_mesh = (config.context_parallel_config && config.context_parallel_config->mesh) ||
+                        (config.tensor_parallel_config && config.tensor_parallel_config->mesh);
+  check<ConfigError>(config.cfg_degree == 1 && !has_mesh,
+                     "the ranks of fsdp_degree cannot share a picture where cfg_degree is 2 or the mesh is your own. "
+                     "Leave these out, or give as many pictures as there are dp and fsdp groups.");
+  auto folded = config;
+  auto context = config.context_parallel_config.value_or(ContextParallelConfig{});
+  context.ring_degree = context.ring() * config.fsdp_degree;
+  folded.context_parallel_config = context;
+  folded.fsdp_degree = 1;
+  return folded;
 }
 
 }  // namespace
@@ -35,9 +53,9 @@ Mesh Model::check_parallelism(const ParallelConfig& config, const World& world) 
   check<ConfigError>(!is_parallel(), "parallelism is already applied to this ", class_name(),
                      ". Call disable_parallelism first.");
   const auto mesh = config.mesh(world.rank(), world.size());
-  check<ConfigError>(config.fsdp_degree == 1 && config.shard_weights_over.empty(),
-                     "fsdp_degree and shard_weights_over are not implemented yet. Leave them at their defaults and use "
-                     "context or tensor parallelism.");
+  check<ConfigError>(config.weight_axes().empty() || !weight_units().empty(), class_name(),
+                     " names no units whose weights could be sharded over ranks. Leave out fsdp_degree and "
+                     "shard_weights_over.");
   if (config.tensor_parallel_config) {
     check<ConfigError>(!tensor_parallel_plan().empty(), class_name(), " has no tensor-parallel plan.");
     check_heads(*this, mesh.size("tp"));
@@ -59,13 +77,67 @@ void Model::enable_parallelism(const ParallelConfig& config, World& world, bool 
     apply_tensor_parallel(*this, *config.tensor_parallel_config, world, mesh, tensor_parallel_plan(),
                           weights_already_sharded);
   }
+  if (!weight_shards_ && prepare_weight_shards(config, world)) weight_shards_->shard_all();
   parallelism_ = std::make_shared<const Parallelism>(Parallelism{config, mesh, &world});
 }
 
+std::shared_ptr<WeightShards> Model::prepare_weight_shards(const ParallelConfig& config, World& world) {
+  const auto mesh = config.mesh(world.rank(), world.size());
+  const auto ranks = mesh.ranks_along(config.weight_axes());
+  if (ranks.size() == 1) return nullptr;
+  WeightShards::ParameterSet on_local_heads;  // with one tp rank they are as any others, and travel together
+  if (mesh.size("tp") > 1) on_local_heads = parameters_at(*this, modules_on_local_heads());
+  weight_shards_ = std::make_shared<WeightShards>(weight_units(), world.group_of(ranks, "weights"), on_local_heads);
+  return weight_shards_;
+}
+
+std::vector<at::Tensor> Model::weight_parts() const {
+  return weight_shards_ ? weight_shards_->parts() : std::vector<at::Tensor>();
+}
+
+WeightBytes Model::weight_bytes() const {
+  if (weight_shards_) return {weight_shards_->bytes(), weight_shards_->peak_bytes()};
+  int64_t bytes = 0;
+  for (const auto& parameter : parameters()) bytes += static_cast<int64_t>(parameter.nbytes());
+  return {bytes, bytes};
+}
+
+std::vector<at::Tensor> Model::with_weights_of(const torch::nn::Module& unit, const nn::Segment& segment,
+                                               const std::vector<at::Tensor>& inputs) const {
+  return weight_shards_ ? run_with_whole_weights(weight_shards_, unit, segment, inputs) : segment(inputs);
+}
+
 void Model::disable_parallelism() {
+  if (weight_shards_) weight_shards_->restore();
+  weight_shards_.reset();
   remove_context_parallel(*this);
   remove_tensor_parallel(*this);
   parallelism_.reset();
+  unfolded_.reset();
+}
+
+void Model::share_tokens_as(const Parallelism& parallelism) {
+  remove_context_parallel(*this);
+  const auto& context = parallelism.config.context_parallel_config;
+  if (context) apply_context_parallel(*this, *context, *parallelism.world, parallelism.mesh, context_parallel_plan());
+}
+
+void Model::fold_fsdp_into_ring(bool folded) {
+  if (!parallelism_ || folded == (unfolded_ != nullptr)) return;
+  auto next = unfolded_;
+  if (folded) {
+    const auto config = with_fsdp_in_ring(parallelism_->config);
+    auto& world = *parallelism_->world;
+    next = std::make_shared<const Parallelism>(Parallelism{config, config.mesh(world.rank(), world.size()), &world});
+  }
+  try {
+    share_tokens_as(*next);
+  } catch (const ConfigError&) {
+    share_tokens_as(*parallelism_);
+    throw;
+  }
+  unfolded_ = folded ? parallelism_ : nullptr;
+  parallelism_ = next;
 }
 
 void Model::set_attention_backend(const std::string& name) { pardiff::set_attention_backend(*this, name); }

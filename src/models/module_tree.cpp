@@ -73,4 +73,14 @@ std::vector<AttentionImpl*> attentions_of(torch::nn::Module& root) {
   return attentions;
 }
 
+std::set<const at::TensorImpl*> parameters_at(torch::nn::Module& root, const std::vector<std::string>& keys) {
+  std::set<const at::TensorImpl*> parameters;
+  for (const auto& key : keys) {
+    for (const auto& found : find_modules(root, key)) {
+      for (const auto& parameter : found.module->parameters()) parameters.insert(parameter.unsafeGetTensorImpl());
+    }
+  }
+  return parameters;
+}
+
 }  // namespace pardiff

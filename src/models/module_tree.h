@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ std::vector<FoundModule> find_modules(torch::nn::Module& root, const std::string
 void for_each_module(torch::nn::Module& root, const std::function<void(const FoundModule&)>& visit);
 /// Every attention below `root`.
 std::vector<AttentionImpl*> attentions_of(torch::nn::Module& root);
+/// The parameters of the modules that the keys name, by identity. Throws: ConfigError, as find_modules.
+std::set<const at::TensorImpl*> parameters_at(torch::nn::Module& root, const std::vector<std::string>& keys);
 /// "a.b" + "c" -> "a.b.c"
 std::string joined_path(const std::string& path, const std::string& name);
 

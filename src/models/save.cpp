@@ -134,6 +134,9 @@ void save_parameters(torch::nn::Module& module, const fs::path& folder, const st
 }
 
 void save_pretrained(Model& model, const fs::path& folder, World& world, const SaveOptions& options) {
+  check<ConfigError>(
+      !model.weight_shards(), "the weights of this ", model.class_name(),
+      " are sharded over ranks (shard_weights_over, fsdp_degree). Call disable_parallelism before saving.");
   auto config = nlohmann::ordered_json::parse(model.config_json());
   const bool is_transformers = config.contains("architectures");
   // transformers takes the dtype from the config, not from the weights.

@@ -54,6 +54,12 @@ int ParallelConfig::ranks() const {
   return product;
 }
 
+std::vector<std::string> ParallelConfig::weight_axes() const {
+  auto axes = shard_weights_over;
+  if (fsdp_degree > 1 && std::find(axes.begin(), axes.end(), "fsdp") == axes.end()) axes.emplace_back("fsdp");
+  return axes;
+}
+
 void ParallelConfig::validate() const {
   if (context_parallel_config) context_parallel_config->validate();
   if (tensor_parallel_config) tensor_parallel_config->validate();

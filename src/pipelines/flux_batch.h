@@ -10,15 +10,18 @@
 
 namespace pardiff::flux {
 
-/// Throws: ConfigError if a call has fewer pictures than there are groups for them (dp), or one pass a step for two
+/// Throws: ConfigError if a call has fewer pictures than there are dp groups for them, or one pass a step for two
 /// groups (cfg). Pure.
 void check_batch(const FluxPipelineInputs& inputs, const ParallelConfig& config);
 
-/// Groups of ranks that make different pictures; 1 unless the model's parallelism has dp.
+/// Whether a call has fewer pictures than groups for them, so that fsdp ranks must share pictures' tokens. Pure.
+bool needs_folding(const ParallelConfig& config, int64_t pictures);
+
+/// Groups of ranks that make different pictures; 1 unless the model's parallelism has dp or fsdp.
 int64_t picture_groups(const Model& transformer);
 
-/// What this rank's group does of a call: its pictures (dp), and its pass of true guidance (cfg). Without those axes
-/// everything.
+/// What this rank's group does of a call: its pictures (dp, fsdp), and its pass of true guidance (cfg). Without those
+/// axes everything.
 class BatchShare {
  public:
   /// Which of the two passes of true guidance this rank runs.

@@ -66,7 +66,8 @@ std::string description(const ParallelConfig& config) {
                  ", convert_to_fp32 ", context.convert_to_fp32, ", ulysses_anything ", context.ulysses_anything,
                  ", ring_anything ", context.ring_anything, ", tp ",
                  config.tensor_parallel_config ? config.tensor_parallel_config->degree() : 1, ", cfg ",
-                 config.cfg_degree, ", dp ", config.dp_degree);
+                 config.cfg_degree, ", dp ", config.dp_degree, ", fsdp ", config.fsdp_degree, ", weights over ",
+                 joined(config.weight_axes()));
 }
 
 // What makes ranks' pictures differ beside the inputs.
@@ -103,6 +104,7 @@ struct FluxPipeline::State {
   void check_inputs(const FluxPipelineInputs& inputs) const;
   void check_tensors(const FluxPipelineInputs& inputs, const flux::Workload& work) const;
   flux::Workload workload(const FluxPipelineInputs& inputs) const;
+  void arrange_groups(const FluxPipelineInputs& inputs);
   void warn_of(const FluxPipelineInputs& inputs, const flux::Workload& work) const;
 
   void encode(const FluxPipelineInputs& inputs, flux::Denoising& denoising, FluxPipelineOutput& output);
@@ -259,6 +261,19 @@ void FluxPipeline::State::warn_of(const FluxPipelineInputs& inputs, const flux::
   }
 }
 
+// A call that failed may have left them folded.
+void FluxPipeline::State::arrange_groups(const FluxPipelineInputs& inputs) {
+  network().fold_fsdp_into_ring(false);
+  check_inputs(inputs);
+  const auto* config = network().parallel_config();
+  if (!config || config->fsdp_degree == 1) return;
+  const auto pictures = flux::picture_count(inputs);
+  world.agree("the number of pictures", std::to_string(pictures));
+  if (!flux::needs_folding(*config, pictures)) return;
+  network().fold_fsdp_into_ring(true);
+  check_inputs(inputs);  // a longer ring has another rule of lengths
+}
+
 // Tokens come before weights: a text that is not UTF-8 needs no loading to be refused.
 void FluxPipeline::State::encode(const FluxPipelineInputs& inputs, flux::Denoising& denoising,
                                  FluxPipelineOutput& output) {
@@ -366,7 +381,7 @@ void FluxPipeline::State::decode(const at::Tensor& latents, const flux::BatchSha
 FluxPipelineOutput FluxPipeline::generate(const FluxPipelineInputs& inputs, const GenerateOptions& options) {
   const at::NoGradGuard no_grad;
   auto& state = *state_;
-  state.check_inputs(inputs);
+  state.arrange_groups(inputs);
   const auto work = state.workload(inputs);
   state.warn_of(inputs, work);
 
@@ -390,8 +405,12 @@ FluxPipelineOutput FluxPipeline::generate(const FluxPipelineInputs& inputs, cons
   output.seconds.denoise = watch.seconds();
   if (batch.decodes() && !options.skip_decode) state.decode(latents, batch, output);
 
-  output.seconds.load += std::exchange(state.load_seconds, 0);
   output.peak_remote_kv_bytes = peak_remote_kv_bytes(*state.transformer.model);
+  state.network().fold_fsdp_into_ring(false);
+  output.seconds.load += std::exchange(state.load_seconds, 0);
+  const auto weights = state.network().weight_bytes();
+  output.transformer_parameter_bytes = weights.kept;
+  output.peak_transformer_parameter_bytes = weights.peak;
   const auto counts = state.world.counter().counts();
   output.communication_total = difference(counts, std::exchange(state.counts_before, counts));
   return output;

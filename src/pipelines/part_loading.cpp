@@ -5,6 +5,8 @@
 
 #include <set>
 
+#include "models/weight_shards.h"
+
 namespace pardiff {
 
 PartFiles open_part(const std::filesystem::path& folder, const std::string& stem, const std::string& variant) {
@@ -23,12 +25,15 @@ void fill_part(Model& model, const Checkpoint& checkpoint, LoadOptions options, 
       options.slices = tensor_parallel_slices(model, model.tensor_parallel_plan(), mesh.size("tp"), mesh.index("tp"));
     }
   }
+  const auto shards = parallel ? model.prepare_weight_shards(*parallel, world) : nullptr;
+  if (shards) options.on_loaded = [&](const at::Tensor& parameter) { shards->parameter_is_loaded(parameter); };
   load_parameters(model, parameter_source(checkpoint), options);
   model.eval();
   if (parallel) model.enable_parallelism(*parallel, world, sharded);
 }
 
-ParameterBytes parameter_bytes(const torch::nn::Module& model, const Checkpoint* checkpoint) {
+ParameterBytes parameter_bytes(const Model& model, const Checkpoint* checkpoint) {
+  if (const auto& shards = model.weight_shards()) return {shards->bytes(), shards->bytes()};
   std::set<const void*> mapped;
   if (checkpoint && model.parameters().front().is_cpu()) {
     for (const auto& name : checkpoint->names()) {

@@ -32,8 +32,9 @@ PartFiles open_part(const std::filesystem::path& folder, const std::string& stem
 void fill_part(Model& model, const Checkpoint& checkpoint, LoadOptions options, World& world,
                const std::optional<ParallelConfig>& parallel);
 
-/// The bytes of a model's parameters; those that lie in the checkpoint's mapping are not private.
-ParameterBytes parameter_bytes(const torch::nn::Module& model, const Checkpoint* checkpoint);
+/// The bytes of a model's parameters, or of this rank's part of them; those that lie in the checkpoint's mapping are
+/// not private.
+ParameterBytes parameter_bytes(const Model& model, const Checkpoint* checkpoint);
 
 /// A model that was made from its config and has no weights yet, or one that the caller brought along.
 template <typename Holder>

@@ -12,6 +12,7 @@
 #include <map>
 
 #include "distributed/golden_flux.h"
+#include "models/weight_shards.h"
 #include "support/failure.h"
 #include "support/golden.h"
 #include "support/on_threads.h"
@@ -102,7 +103,8 @@ TEST_P(WholeModel, ReducedGradientsAreOneRanksWithAndWithoutCheckpointing) {
 }
 
 Tensors after_three_steps(FluxTransformer2DModel& model, const FluxTransformerInputs& inputs) {
-  torch::optim::AdamW optimizer(model->parameters(),
+  const auto parts = model->weight_parts();
+  torch::optim::AdamW optimizer(parts.empty() ? model->parameters() : parts,
                                 torch::optim::AdamWOptions(1e-3).betas({0.9, 0.999}).eps(1e-8).weight_decay(0.01));
   for (int step = 0; step < 3; ++step) {
     optimizer.zero_grad();
@@ -110,6 +112,7 @@ Tensors after_three_steps(FluxTransformer2DModel& model, const FluxTransformerIn
     reduce_gradients(*model);
     optimizer.step();
   }
+  if (const auto& shards = model->weight_shards()) shards->restore();
   Tensors parameters;
   for (const auto& item : model->named_parameters()) parameters[item.key()] = item.value().detach();
   return parameters;
@@ -170,6 +173,107 @@ TEST(ReduceGradients, TakesTheMeanOverRanksOfDifferentData) {
         const auto mean = (alone[0].at(name) + alone[1].at(name)) / 2;
         EXPECT_LE(relative_error(gradient, sliced(mean, slices, name)), kGradientTolerance) << name << " " << layout;
       }
+    });
+  }
+}
+
+struct ShardedCase {
+  std::string name;
+  ParallelConfig config;
+};
+
+std::vector<ShardedCase> sharded_cases() {
+  const ContextParallelConfig ring{.ring_degree = 2, .ring_anything = true},
+      ulysses{.ulysses_degree = 2, .ulysses_anything = true};
+  const TensorParallelConfig tensor{.tp_degree = 2};
+  return {
+      {"fsdp2", {.fsdp_degree = 2}},
+      {"fsdp3", {.fsdp_degree = 3}},
+      {"dp2_fsdp2", {.dp_degree = 2, .fsdp_degree = 2}},
+      {"fsdp2_ring2", {.context_parallel_config = ring, .fsdp_degree = 2}},
+      {"over_ring", {.context_parallel_config = ring, .shard_weights_over = {"ring"}}},
+      {"fsdp2_over_ulysses", {.context_parallel_config = ulysses, .fsdp_degree = 2, .shard_weights_over = {"ulysses"}}},
+      {"tp2_fsdp2", {.tensor_parallel_config = tensor, .fsdp_degree = 2}},
+  };
+}
+
+class ShardedWeights : public ::testing::TestWithParam<ShardedCase> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, ShardedWeights, ::testing::ValuesIn(sharded_cases()),
+                         [](const auto& tested) { return tested.param.name; });
+
+int64_t data_index(const Mesh& mesh) { return mesh.index("dp") * mesh.size("fsdp") + mesh.index("fsdp"); }
+
+Tensors mean_of(const std::vector<Tensors>& all) {
+  auto mean = all.front();
+  for (auto& [name, gradient] : mean) {
+    for (size_t i = 1; i < all.size(); ++i) gradient = gradient + all[i].at(name);
+    gradient = gradient / static_cast<double>(all.size());
+  }
+  return mean;
+}
+
+TEST_P(ShardedWeights, HaveOneRanksGradients) {
+  const GoldenPart golden("golden/transformer_guided");
+  const auto inputs = inputs_of(golden, at::kDouble, 7, 5);
+  const auto config = GetParam().config;
+  auto whole = load(golden, at::kDouble);
+  std::vector<Tensors> alone;
+  for (int data = 0; data < config.dp_degree * config.fsdp_degree; ++data) {
+    alone.push_back(gradients_of(whole, scaled(inputs, data + 1)));
+  }
+  const auto expected = mean_of(alone);
+  on_threads(config.ranks(), [&](World& world) {
+    auto model = load(golden, at::kDouble);
+    const auto slices = slices_of(model, config, world);
+    model->enable_parallelism(config, world);
+    model->enable_gradient_checkpointing();  // changes nothing: sharded weights are gathered anew in any case
+    backward(model, scaled(inputs, static_cast<double>(data_index(*model->mesh()) + 1)));
+    for (const auto& parameter : model->parameters()) EXPECT_FALSE(parameter.grad().defined());
+    reduce_gradients(*model);
+    model->weight_shards()->restore();
+    for (const auto& [name, gradient] : gradients_of(model)) {
+      EXPECT_LE(relative_error(gradient, sliced(expected.at(name), slices, name)), kGradientTolerance) << name;
+    }
+  });
+}
+
+TEST_P(ShardedWeights, ThreeStepsGiveOneRanksParameters) {
+  const GoldenPart golden("golden/transformer_guided");
+  const auto inputs = inputs_of(golden, at::kDouble, 7, 5);
+  auto whole = load(golden, at::kDouble);
+  const auto expected = after_three_steps(whole, inputs);
+  on_threads(GetParam().config.ranks(), [&, config = GetParam().config](World& world) {
+    auto model = load(golden, at::kDouble);
+    const auto slices = slices_of(model, config, world);
+    model->enable_parallelism(config, world);
+    for (const auto& [name, parameter] : after_three_steps(model, inputs)) {
+      EXPECT_LE(testing::absolute_error(parameter, sliced(expected.at(name), slices, name)), kParameterTolerance)
+          << name;
+    }
+  });
+}
+
+TEST(ShardedTraffic, GatherAUnitTwiceAndSumItOnceATrainingStep) {
+  const GoldenPart golden("golden/transformer_guided");
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    on_threads(3, [&](World& world) {
+      auto model = load(golden, dtype);
+      model->enable_parallelism(ParallelConfig{.fsdp_degree = 3}, world);
+      int64_t elements = 0;
+      for (const auto& unit : model->weight_units()) {
+        int64_t own = 0;
+        for (const auto& parameter : unit->parameters()) own += parameter.numel();
+        elements += 2 * ((own + 2) / 3);
+      }
+      const auto before = world.counter().counts();
+      backward(model, inputs_of(golden, dtype, 7, 5));
+      const auto counts = difference(world.counter().counts(), before);
+      const auto units = std::ssize(model->weight_units());
+      EXPECT_EQ(counts.size(), 2);
+      EXPECT_EQ(counts.at("all_gather").calls, 2 * units);
+      EXPECT_EQ(counts.at("all_gather").bytes_sent, 2 * elements * static_cast<int64_t>(c10::elementSize(dtype)));
+      EXPECT_EQ(counts.at("reduce_scatter").calls, units);
+      EXPECT_EQ(counts.at("reduce_scatter").bytes_sent, 4 * elements);  // halves are added in float32
     });
   }
 }

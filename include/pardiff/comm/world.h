@@ -50,8 +50,9 @@ class World {
   /// All ranks, for tensors in host memory.
   const ProcessGroup& host_group() const { return host_group_; }
   /// The group of `ranks`, in that order; the same list gives the same group again, and one rank the identity.
+  /// A `purpose` gives a group of its own, whose transfers run beside those of other groups of these ranks.
   /// Collective: the ranks of the list.
-  ProcessGroup group_of(const std::vector<int>& ranks);
+  ProcessGroup group_of(const std::vector<int>& ranks, const std::string& purpose = {});
 
   /// Compares `value` among all ranks under `field`. Collective.
   /// Throws: CommError on every rank if one differs; it names the ranks and the field.
@@ -82,7 +83,7 @@ class World {
   std::shared_ptr<CommunicationCounter> counter_;
   std::shared_ptr<comm::Rendezvous> rendezvous_;
   ProcessGroup group_, host_group_;
-  std::map<std::vector<int>, ProcessGroup> groups_;
+  std::map<std::pair<std::vector<int>, std::string>, ProcessGroup> groups_;
   int64_t next_exchange_ = 0;
 };
 

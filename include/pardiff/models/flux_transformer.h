@@ -90,6 +90,7 @@ class FluxTransformer2DModelImpl : public Model {
   std::string config_json() const override { return config_.to_json(); }
   ContextParallelPlan context_parallel_plan() const override;
   TensorParallelPlan tensor_parallel_plan() const override;
+  std::vector<std::shared_ptr<torch::nn::Module>> weight_units() const override;
   int64_t attention_heads() const override { return config_.num_attention_heads; }
   std::vector<std::string> modules_on_local_heads() const override;
 
@@ -109,9 +110,10 @@ class FluxTransformer2DModelImpl : public Model {
  private:
   FluxTransformerInputs checked(const FluxTransformerInputs& inputs) const;
   at::Tensor time_embedding(const FluxTransformerInputs& inputs, at::ScalarType dtype);
-  // Returns the image stream.
-  at::Tensor through_blocks(at::Tensor text, at::Tensor image, const std::vector<std::vector<at::Tensor>>& modulations,
-                            const flux::Call& call);
+  at::Tensor through(const nn::Linear& layer, const at::Tensor& x) const;
+  // Returns the image stream. Without `modulations` every block computes its own from `condition`.
+  at::Tensor through_blocks(at::Tensor text, at::Tensor image, const at::Tensor& condition,
+                            const std::vector<std::vector<at::Tensor>>& modulations, const flux::Call& call);
   // Two for each double block (image, text), one for each single block, and the last norm's.
   std::vector<nn::Modulation> modulation_layers() const;
   void observe(const std::string& module, const std::vector<at::Tensor>& outputs) const;

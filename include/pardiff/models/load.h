@@ -35,6 +35,8 @@ struct LoadOptions {
   std::function<at::ScalarType(const std::string& name, at::ScalarType dtype)> dtype_of{};
   /// Whether to warn of tensors that the module does not have.
   bool warns_of_unused = true;
+  /// Told of every parameter as soon as it is filled.
+  std::function<void(const at::Tensor& parameter)> on_loaded{};
 };
 
 /// Compares names and shapes of `source` with the parameters of `module`; no data is read.

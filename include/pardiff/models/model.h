@@ -1,9 +1,11 @@
 #pragma once
+#include <pardiff/nn/recompute.h>
 #include <pardiff/parallel/config.h>
 #include <pardiff/parallel/mesh.h>
 #include <pardiff/parallel/plan.h>
 #include <torch/nn/module.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +13,14 @@
 namespace pardiff {
 
 class World;
+class WeightShards;
+
+/// What a rank holds of a model's parameters.
+struct WeightBytes {
+  int64_t kept = 0;
+  /// The most so far, with what was gathered of sharded weights.
+  int64_t peak = 0;
+};
 
 /// A network with the checkpoint's parameter names, a context plan and a tensor plan.
 class Model : public torch::nn::Module {
@@ -25,6 +35,9 @@ class Model : public torch::nn::Module {
   virtual ContextParallelPlan context_parallel_plan() const { return {}; }
   /// How its Linears are cut; empty: it does not support tensor parallelism.
   virtual TensorParallelPlan tensor_parallel_plan() const { return {}; }
+  /// The modules whose parameters are gathered and freed together where weights are sharded over ranks, in the order of
+  /// their use; empty: it does not support that.
+  virtual std::vector<std::shared_ptr<torch::nn::Module>> weight_units() const { return {}; }
   /// Attention heads, which a tensor-parallel degree must divide; 0 if it has none.
   virtual int64_t attention_heads() const { return 0; }
   /// Modules, by keys as in a plan, that tensor parallelism leaves whole and that meet this rank's heads only: their
@@ -42,8 +55,24 @@ class Model : public torch::nn::Module {
   void enable_parallelism(const ParallelConfig& config, World& world, bool weights_already_sharded);
   void enable_parallelism(const ContextParallelConfig& config, World& world);
   void enable_parallelism(const TensorParallelConfig& config, World& world);
-  /// Restores the one-rank model. Collective under tensor parallelism: every rank gathers the whole weights.
+  /// What the ranks keep of each other's weights; null if they are not sharded over ranks (shard_weights_over, fsdp).
+  const std::shared_ptr<WeightShards>& weight_shards() const { return weight_shards_; }
+  /// For a model about to be loaded, before enable_parallelism: makes weight_shards, which the loader then feeds. Null
+  /// if `config` does not shard the weights. Collective: every rank of `world`.
+  std::shared_ptr<WeightShards> prepare_weight_shards(const ParallelConfig& config, World& world);
+  /// Where weights are sharded over ranks, what an optimiser updates in place of the parameters: flat tensors, this
+  /// rank's 1/N of every unit. Backward leaves their gradients, summed over the ranks that share the weights (see
+  /// reduce_gradients); parameters get none. Empty otherwise.
+  std::vector<at::Tensor> weight_parts() const;
+  /// This rank's bytes of parameters.
+  WeightBytes weight_bytes() const;
+  /// Restores the one-rank model; gradients of weight_parts become those of the parameters. Collective under tensor
+  /// parallelism and where weights are sharded over ranks: every rank gathers the whole weights.
   void disable_parallelism();
+  /// With `folded` the fsdp ranks of a parallel model become further ring ranks, on which a batch of few pictures is
+  /// computed; without, what they were. The weights stay as they are sharded. Collective: every rank of the world.
+  /// Throws: ConfigError if cfg_degree is 2, the mesh is the caller's, or the attention backend cannot do the mode.
+  void fold_fsdp_into_ring(bool folded);
   bool is_parallel() const { return parallelism_ != nullptr; }
   /// Null unless it is parallel, as are the mesh of the degrees, seen from this rank, and the world of its ranks.
   const ParallelConfig* parallel_config() const { return parallelism_ ? &parallelism_->config : nullptr; }
@@ -54,13 +83,23 @@ class Model : public torch::nn::Module {
   /// Throws: ConfigError for an unknown name, or a backend that cannot do the mode in use.
   void set_attention_backend(const std::string& name);
 
+ protected:
+  /// `segment` of `inputs` while the weights of a unit are whole. Where they are sharded and gradients are recorded, it
+  /// runs once more in backward, as nn::recomputed does. Collective then: the ranks that share the weights.
+  std::vector<at::Tensor> with_weights_of(const torch::nn::Module& unit, const nn::Segment& segment,
+                                          const std::vector<at::Tensor>& inputs) const;
+
  private:
   struct Parallelism {
     ParallelConfig config;
     Mesh mesh;
     World* world;
   };
+  void share_tokens_as(const Parallelism& parallelism);
+
   std::shared_ptr<const Parallelism> parallelism_;
+  std::shared_ptr<const Parallelism> unfolded_;  // null unless folded
+  std::shared_ptr<WeightShards> weight_shards_;
 };
 
 }  // namespace pardiff

@@ -55,6 +55,8 @@ struct ParallelConfig {
   /// Mesh axes over whose ranks the parameters are spread, each rank keeping 1/N of every block.
   std::vector<std::string> shard_weights_over{};
 
+  /// The mesh axes over which weights are sharded: shard_weights_over, and fsdp where it has a degree.
+  std::vector<std::string> weight_axes() const;
   /// Ranks that the degrees multiply to.
   int ranks() const;
   /// Pure. Throws: ConfigError, one rule and one message each.

@@ -39,6 +39,15 @@ const std::vector<Layout>& layouts() {
       {"cfg2_ulysses2",
        {.context_parallel_config = ContextParallelConfig{.ulysses_degree = 2}, .cfg_degree = 2},
        {"true_cfg"}},
+      {"fsdp2_ring2",
+       {.context_parallel_config = ContextParallelConfig{.ring_degree = 2}, .fsdp_degree = 2},
+       {"batch"}},
+      {"ulysses4_sharded",
+       {.context_parallel_config = ContextParallelConfig{.ulysses_degree = 4}, .shard_weights_over = {"ulysses"}},
+       {"square", "wide", "batch", "true_cfg"}},
+      {"fsdp2_ulysses2_folded",
+       {.context_parallel_config = ContextParallelConfig{.ulysses_degree = 2}, .fsdp_degree = 2},
+       {"wide"}},
       {"dp2_tp2", {.tensor_parallel_config = tensor(2), .dp_degree = 2}, {"batch"}},
   };
   return table;
