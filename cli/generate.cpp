@@ -121,9 +121,10 @@ class Generation {
 
 int generate(GenerateFlags& flags) {
   flags.verbosity.apply();
+  flags.validate();
   const auto env = LaunchEnv::from_environment();
   const auto layout = choose_layout(flags.ranks, env);
-  flags.complete(layout.ranks);
+  flags.read_prompt_file(layout.ranks);
   FluxPipeline::check_arguments(flags.pipeline_inputs());
   if (layout.parallel) FluxPipeline::check_layout(flags.pipeline_inputs(), *layout.parallel);
   if (!env) {

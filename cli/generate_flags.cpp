@@ -89,7 +89,7 @@ void GenerateFlags::declare(Flags& flags) {
   verbosity.declare(flags);
 }
 
-void GenerateFlags::complete(int readers) {
+void GenerateFlags::validate() const {
   check<UsageError>(!model.empty(), "--model is missing. Give a folder in the diffusers layout, or a repository id.");
   check<UsageError>(!output.empty(), "--output is missing. Give the name of the picture to write.");
   check_suffix("--output", output, ".png");
@@ -97,11 +97,14 @@ void GenerateFlags::complete(int readers) {
   if (!trace.empty()) check_suffix("--trace", trace, ".json");
   if (!dump_tensors.empty()) check_suffix("--dump-tensors", dump_tensors, ".safetensors");
   check<UsageError>(prompts.empty() || prompt_file.empty(), "both --prompt and --prompt-file are given. Choose one.");
-  if (!prompt_file.empty()) prompts = prompts_in(prompt_file, readers);
-  check<UsageError>(!prompts.empty(), "--prompt is missing. Say what the picture shows.");
+  check<UsageError>(!prompts.empty() || !prompt_file.empty(), "--prompt is missing. Say what the picture shows.");
   check<UsageError>(comm != "nccl" || device != "cpu", "--comm is nccl, and --device is cpu. Use --comm gloo.");
   check<UsageError>(comm != "shm" || device != "cuda", "--comm is shm, and --device is cuda. Use --comm nccl.");
   if (!attention_backend.empty()) pardiff::attention_backend(attention_backend);  // throws for an unknown name
+}
+
+void GenerateFlags::read_prompt_file(int readers) {
+  if (!prompt_file.empty()) prompts = prompts_in(prompt_file, readers);
 }
 
 WorldOptions GenerateFlags::world_options() const {

@@ -38,9 +38,11 @@ struct GenerateFlags {
   Verbosity verbosity;
 
   void declare(Flags& flags);
-  /// Reads the prompt file, which `readers` ranks do, and checks what one flag alone cannot show.
-  /// Throws: UsageError; CheckpointError if the prompt file cannot be read.
-  void complete(int readers);
+  /// Checks what one flag alone cannot show. Throws: UsageError; ConfigError for an unknown attention backend.
+  void validate() const;
+  /// Takes the prompts from the prompt file, if there is one, which `readers` ranks do.
+  /// Throws: UsageError; CheckpointError if it cannot be read.
+  void read_prompt_file(int readers);
 
   WorldOptions world_options() const;
   FluxPipelineInputs pipeline_inputs() const;
