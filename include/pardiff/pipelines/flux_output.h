@@ -58,8 +58,8 @@ struct FluxPipelineOutput {
   std::string latents_sha256{};
   /// Of all parts that this call used (text encoders included, though they may be freed by now).
   ParameterBytes parameters{};
-  /// Of the transformer alone: what this rank keeps, and the most it held at once. They differ where weights are sharded
-  /// over ranks, whose blocks are gathered for their use.
+  /// Of the transformer alone: what this rank keeps, and the most it held at once. They differ where weights are
+  /// sharded over ranks, whose blocks are gathered for their use.
   int64_t transformer_parameter_bytes = 0, peak_transformer_parameter_bytes = 0;
   /// Peak bytes of other ranks' keys and values held at once by this rank.
   int64_t peak_remote_kv_bytes = 0;
