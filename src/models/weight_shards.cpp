@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <pardiff/core/check.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "core/capsule.h"
+#include "nn/rerun.h"
 
 namespace pardiff {
 namespace {
@@ -45,12 +45,6 @@ void copy_stretch(const at::Tensor& part, int64_t start, const std::vector<at::T
 
 at::ScalarType sum_dtype(at::ScalarType dtype) { return at::isReducedFloatingType(dtype) ? at::kFloat : dtype; }
 
-variable_list detached(const variable_list& tensors) {
-  variable_list result;
-  for (const auto& tensor : tensors) result.push_back(tensor.detach());
-  return result;
-}
-
 // A unit's weights are whole while this lives.
 class WholeWeights {
  public:
@@ -82,8 +76,7 @@ struct UseOfUnit : torch::autograd::Function<UseOfUnit> {
     context->saved_data["use"] = enclose(use);
     context->save_for_backward(inputs.vec());
     const WholeWeights whole(*use.shards, *use.unit, WeightShards::Pass::kForward);
-    const at::AutoGradMode with_gradients(true);  // rounds as a plain call does; what is recorded ends here
-    return detached(use.segment(detached(inputs.vec())));
+    return nn::run_without_history(use.segment, inputs.vec());
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -102,7 +95,7 @@ struct UseOfUnit : torch::autograd::Function<UseOfUnit> {
     for (const auto& parameter : parameters) {
       if (parameter.requires_grad()) wanted.push_back(parameter);
     }
-    const auto found = gradients_of(use.segment, inputs, wanted, gradients);
+    const auto found = nn::rerun_for_gradients(use.segment, inputs, wanted, gradients);
     auto next = found.begin();
     variable_list result;
     for (const auto& input : inputs) result.push_back(input.requires_grad() ? *next++ : at::Tensor());
@@ -113,22 +106,6 @@ struct UseOfUnit : torch::autograd::Function<UseOfUnit> {
     for (auto& part : use.shards->parts_of_sum(*use.unit, of_parameters)) result.push_back(std::move(part));
     result.emplace_back();  // for the use
     return result;
-  }
-
- private:
-  static variable_list gradients_of(const nn::Segment& segment, const variable_list& inputs,
-                                    const variable_list& wanted, const variable_list& gradients) {
-    const at::AutoGradMode with_gradients(true);
-    const auto outputs = segment(inputs);
-    variable_list used, used_gradients;
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;
-      used.push_back(outputs[i]);
-      used_gradients.push_back(gradients[i]);
-    }
-    if (used.empty() || wanted.empty()) return variable_list(wanted.size());
-    return torch::autograd::grad(used, wanted, used_gradients, /*retain_graph=*/std::nullopt, /*create_graph=*/false,
-                                 /*allow_unused=*/true);
   }
 };
 

@@ -1,22 +1,16 @@
 #include <ATen/ATen.h>
 #include <pardiff/core/check.h>
 #include <pardiff/nn/recompute.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "core/capsule.h"
+#include "nn/rerun.h"
 
 namespace pardiff::nn {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-variable_list detached(const variable_list& tensors) {
-  variable_list result;
-  for (const auto& tensor : tensors) result.push_back(tensor.detach());
-  return result;
-}
 
 // Parameters are inputs of the node, so that the outer backward pass sees their gradients and decides what to do with
 // them: accumulate, return or drop.
@@ -29,10 +23,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
     auto kept = inputs.vec();
     kept.insert(kept.end(), parameters.begin(), parameters.end());
     context->save_for_backward(kept);
-    // As a plain call would compute it: layers round differently when no gradient is recorded. What is recorded here
-    // ends with this function.
-    const at::AutoGradMode with_gradients(true);
-    return detached(segment(detached(inputs.vec())));
+    return run_without_history(segment, inputs.vec());
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -50,26 +41,11 @@ struct Recompute : torch::autograd::Function<Recompute> {
       wanted.push_back(i < count ? inputs[i] : kept[i]);
       places.push_back(i);
     }
-    const auto found = gradients_of(enclosed_as<Segment>(context->saved_data["segment"]), inputs, wanted, gradients);
+    const auto found =
+        rerun_for_gradients(enclosed_as<Segment>(context->saved_data["segment"]), inputs, wanted, gradients);
     variable_list result(kept.size() + 1);  // one for the segment
     for (size_t i = 0; i < places.size(); ++i) result[places[i]] = found[i];
     return result;
-  }
-
- private:
-  static variable_list gradients_of(const Segment& segment, const variable_list& inputs, const variable_list& wanted,
-                                    const variable_list& gradients) {
-    const at::AutoGradMode with_gradients(true);
-    const auto outputs = segment(inputs);
-    variable_list used, used_gradients;
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;
-      used.push_back(outputs[i]);
-      used_gradients.push_back(gradients[i]);
-    }
-    if (used.empty()) return variable_list(wanted.size());
-    return torch::autograd::grad(used, wanted, used_gradients, /*retain_graph=*/std::nullopt, /*create_graph=*/false,
-                                 /*allow_unused=*/true);
   }
 };
 

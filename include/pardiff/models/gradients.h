@@ -28,11 +28,12 @@ struct GradientReduction {
 /// Where weights are sharded over ranks the same is done with the gradients of Model::weight_parts, but for the axes
 /// over which backward has summed them already. A parameter without a gradient on some ranks has zeros there; one
 /// without a gradient on any keeps none. A model that is not parallel is left as it is. A parameter behind a gather is
-/// computed whole on every context rank and would be counted once for each: gather last. Collective: every rank of the
-/// model's mesh. Sums in rank-independent order, bit-equal on every rank. Precision: half-precision gradients are
-/// summed in float32. Cost: one all-gather of two numbers, and one all-reduce per bucket. Throws: ConfigError if the
-/// mesh has a cfg axis of more than one rank, which is for inference only; CommError on every rank if the ranks have
-/// different parameters, dtypes or frozen ones.
+/// computed whole on every context rank and would be counted once for each: gather last.
+/// Collective: every rank of the model's mesh. Sums in rank-independent order, bit-equal on every rank.
+/// Precision: half-precision gradients are summed in float32.
+/// Cost: one all-gather of two numbers, and one all-reduce per bucket.
+/// Throws: ConfigError if the mesh has a cfg axis of more than one rank, which is for inference only; CommError on
+/// every rank if the ranks have different parameters, dtypes or frozen ones.
 void reduce_gradients(Model& model);
 /// The same for a module to which apply_context_parallel or apply_tensor_parallel was applied on `mesh`.
 /// Throws: ConfigError too for a key that names no module.
