@@ -65,33 +65,26 @@ class Events {
   Json take() { return std::move(events_); }
 
  private:
+  Json event(const char* phase, int rank, const TraceSpan& span, int64_t at_ns) const {
+    return {{"ph", phase},       {"cat", span.category},
+            {"name", span.name}, {"pid", rank},
+            {"tid", 0},          {"ts", microseconds(at_ns - origin_ns_)}};
+  }
+
   void add_work(int rank, const TraceSpan& span) {
-    Json event = {{"ph", "X"},
-                  {"cat", span.category},
-                  {"name", span.name},
-                  {"pid", rank},
-                  {"tid", 0},
-                  {"ts", microseconds(span.begin_ns - origin_ns_)},
-                  {"dur", microseconds(span.end_ns - span.begin_ns)}};
-    if (!span.group.empty()) event["args"] = {{"group", span.group}};
-    events_.push_back(std::move(event));
+    auto work = event("X", rank, span, span.begin_ns);
+    work["dur"] = microseconds(span.end_ns - span.begin_ns);
+    if (!span.group.empty()) work["args"] = {{"group", span.group}};
+    events_.push_back(std::move(work));
   }
 
   // Transfers overlap each other and the work, so they are pairs of events with an id instead of stretches of a thread.
   void add_transfer(int rank, const TraceSpan& span) {
-    Json event = {{"ph", "b"},
-                  {"cat", span.category},
-                  {"name", span.name},
-                  {"pid", rank},
-                  {"tid", 0},
-                  {"id", next_transfer_++},
-                  {"ts", microseconds(span.begin_ns - origin_ns_)},
-                  {"args", {{"group", span.group}, {"bytes", span.bytes}}}};
-    events_.push_back(event);
-    event["ph"] = "e";
-    event["ts"] = microseconds(span.end_ns - origin_ns_);
-    event.erase("args");
-    events_.push_back(std::move(event));
+    auto begin = event("b", rank, span, span.begin_ns), end = event("e", rank, span, span.end_ns);
+    begin["id"] = end["id"] = next_transfer_++;
+    begin["args"] = {{"group", span.group}, {"bytes", span.bytes}};
+    events_.push_back(std::move(begin));
+    events_.push_back(std::move(end));
   }
 
   int64_t origin_ns_;
@@ -106,7 +99,9 @@ std::string gather_trace(const Trace& trace, World& world) {
   barrier(world.host_group());
   const auto now = Trace::now_ns();
   const Json own = {{"clock", clock_identity()}, {"barrier_ns", now}, {"spans", spans}};
-  const auto ranks = on_one_clock(world.texts_of_all(own.dump()));
+  const auto texts = world.texts_of_all(own.dump());
+  if (world.rank() != 0) return {};
+  const auto ranks = on_one_clock(texts);
   auto origin = std::numeric_limits<int64_t>::max();
   for (const auto& rank : ranks) {
     for (const auto& span : rank) origin = std::min(origin, span.begin_ns);
