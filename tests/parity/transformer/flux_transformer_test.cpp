@@ -6,6 +6,7 @@
 #include <pardiff/nn/rope.h>
 
 #include <cmath>
+#include <map>
 
 #include "models/module_tree.h"
 #include "parity/parts/golden_part.h"
@@ -207,11 +208,22 @@ TEST(FluxTransformer, GuidanceChangesThePicture) {
   EXPECT_GT(testing::absolute_error(model->forward(inputs), before), 1e-3);
 }
 
+using InputMember = at::Tensor FluxTransformerInputs::*;
+
+void expect_refused(FluxTransformer2DModel& model, const FluxTransformerInputs& inputs, const std::string& beginning) {
+  try {
+    model->forward(inputs);
+    ADD_FAILURE() << beginning << " was accepted";
+  } catch (const ShapeError& error) {
+    EXPECT_TRUE(std::string(error.what()).starts_with(beginning)) << error.what();
+  }
+}
+
 TEST(FluxTransformer, NamesTheInputThatDoesNotFit) {
   at::NoGradGuard no_grad;
   const GoldenPart golden("golden/transformer_plain");
   auto model = load(golden);
-  const std::map<std::string, at::Tensor FluxTransformerInputs::*> members = {
+  const std::map<std::string, InputMember> members = {
       {"hidden_states", &FluxTransformerInputs::hidden_states},
       {"encoder_hidden_states", &FluxTransformerInputs::encoder_hidden_states},
       {"pooled_projections", &FluxTransformerInputs::pooled_projections},
@@ -222,12 +234,7 @@ TEST(FluxTransformer, NamesTheInputThatDoesNotFit) {
     for (const at::Tensor& wrong : {at::Tensor(), at::zeros({3, 5, 7})}) {
       auto inputs = inputs_of(golden);
       inputs.*member = wrong;
-      try {
-        model->forward(inputs);
-        ADD_FAILURE() << name << " was accepted";
-      } catch (const ShapeError& error) {
-        EXPECT_TRUE(std::string(error.what()).starts_with(name)) << error.what();
-      }
+      expect_refused(model, inputs, name);
     }
   }
 }
@@ -236,20 +243,14 @@ TEST(FluxTransformer, NamesTheInputOfAnotherDtype) {
   at::NoGradGuard no_grad;
   const GoldenPart golden("golden/transformer_plain");
   auto model = load(golden);
-  const std::map<std::string, at::Tensor FluxTransformerInputs::*> members = {
+  const std::map<std::string, InputMember> members = {
       {"hidden_states", &FluxTransformerInputs::hidden_states},
       {"encoder_hidden_states", &FluxTransformerInputs::encoder_hidden_states},
       {"pooled_projections", &FluxTransformerInputs::pooled_projections}};
   for (const auto& [name, member] : members) {
     auto inputs = inputs_of(golden);
     inputs.*member = (inputs.*member).to(at::kBFloat16);
-    try {
-      model->forward(inputs);
-      ADD_FAILURE() << name << " was accepted";
-    } catch (const ShapeError& error) {
-      EXPECT_TRUE(std::string(error.what()).starts_with(text_of(name, " is BFloat16 on cpu, and the model is Float")))
-          << error.what();
-    }
+    expect_refused(model, inputs, text_of(name, " is BFloat16 on cpu, and the model is Float"));
   }
 }
 
