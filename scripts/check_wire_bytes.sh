@@ -52,7 +52,7 @@ before=$(sent bytes) packets=$(sent packets) start=$(now_ms)
 for end in 0 1; do
   ip netns exec "${names[$end]}" env RANK=$end WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 OMP_NUM_THREADS=1 \
     MASTER_ADDR=10.77.0.1 MASTER_PORT=29577 GLOO_SOCKET_IFNAME="wire$end" \
-    "$pardiff" generate --model "$model" --prompt "a red circle on a blue background" --height 512 --width 512 \
+    "$pardiff" generate --model "$model" --prompt "a red circle on a blue background" --comm gloo --height 512 --width 512 \
     --steps 10 --max-sequence-length 512 --seed 1 --device cpu --dtype float32 --ulysses-degree 2 --timeout 120 --quiet \
     --report "$folder/report.json" --output "$folder/picture.png" &
   ranks+=($!)
