@@ -19,6 +19,8 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/pardiff DESTINATION ${CMAKE_INST
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/flux-shapes/tokenizer ${PROJECT_SOURCE_DIR}/models/flux-shapes/tokenizer_2
         DESTINATION ${CMAKE_INSTALL_DATADIR}/pardiff/tokenizers)
 
+install(FILES ${PROJECT_SOURCE_DIR}/data/machines.json DESTINATION ${CMAKE_INSTALL_DATADIR}/pardiff)
+
 install(EXPORT pardiff_targets NAMESPACE pardiff:: FILE pardiff-targets.cmake DESTINATION ${pardiff_package_dir})
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/pardiff-config.cmake.in ${PROJECT_BINARY_DIR}/pardiff-config.cmake
                               INSTALL_DESTINATION ${pardiff_package_dir})

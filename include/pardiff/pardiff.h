@@ -50,6 +50,9 @@
 #include <pardiff/pipelines/flux_output.h>
 #include <pardiff/pipelines/flux_pipeline.h>
 #include <pardiff/pipelines/parallel_choice.h>
+#include <pardiff/plan/calibrate.h>
+#include <pardiff/plan/machine.h>
+#include <pardiff/plan/planner.h>
 #include <pardiff/schedulers/flow_match_euler.h>
 #include <pardiff/text/clip_tokenizer.h>
 #include <pardiff/text/t5_tokenizer.h>

@@ -136,7 +136,7 @@ void apply_context_parallel(torch::nn::Module& module, const ContextParallelConf
   const auto share = std::make_shared<nn::ContextShare>();
   share->group = world.group_of(context_ranks(mesh));
   share->length_any = mode.any_length;
-  share->lifting_flag = mode.ring ? "ring_anything" : "ulysses_anything";
+  share->lifting_flag = mode.lifting_flag();
   share->first_input = first_split(planned);
   const auto sharing = make_sharing(config, world, mesh);
 

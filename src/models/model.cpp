@@ -23,6 +23,8 @@ void check_ulysses_heads(const Model& model, const ContextParallelConfig& config
                      why_not);
 }
 
+}  // namespace
+
 ParallelConfig with_fsdp_in_ring(const ParallelConfig& config) {
   const bool has_mesh = (config.context_parallel_config && config.context_parallel_config->mesh) ||
                         (config.tensor_parallel_config && config.tensor_parallel_config->mesh);
@@ -37,8 +39,6 @@ ParallelConfig with_fsdp_in_ring(const ParallelConfig& config) {
   return folded;
 }
 
-}  // namespace
-
 void Model::enable_parallelism(const ContextParallelConfig& config, World& world) {
   enable_parallelism(ParallelConfig{.context_parallel_config = config}, world);
 }
@@ -50,9 +50,13 @@ void Model::enable_parallelism(const TensorParallelConfig& config, World& world)
 void Model::enable_parallelism(const ParallelConfig& config, World& world) { enable_parallelism(config, world, false); }
 
 Mesh Model::check_parallelism(const ParallelConfig& config, const World& world) {
+  return check_parallelism(config, world.rank(), world.size());
+}
+
+Mesh Model::check_parallelism(const ParallelConfig& config, int rank, int world_size) {
   check<ConfigError>(!is_parallel(), "parallelism is already applied to this ", class_name(),
                      ". Call disable_parallelism first.");
-  const auto mesh = config.mesh(world.rank(), world.size());
+  const auto mesh = config.mesh(rank, world_size);
   check<ConfigError>(config.weight_axes().empty() || !weight_units().empty(), class_name(),
                      " names no units whose weights could be sharded over ranks. Leave out fsdp_degree and "
                      "shard_weights_over.");

@@ -173,18 +173,22 @@ class Loop {
 
 }  // namespace
 
-void check_shares(FluxTransformer2DModelImpl& transformer, int64_t image_tokens, int64_t text_tokens) {
-  const auto share = context_share(transformer);
-  if (!share || share->length_any) return;
-  const int ranks = share->group.size();
-  const std::string flag = share->lifting_flag == "ring_anything" ? "--ring-anything" : "--ulysses-anything";
+void check_token_counts(const TokenRule& rule, int64_t image_tokens, int64_t text_tokens) {
+  if (rule.any_length) return;
+  const std::string flag = rule.lifting_flag == "ring_anything" ? "--ring-anything" : "--ulysses-anything";
   const auto check_one = [&](const char* what, int64_t tokens, const char* other) {
-    check<ConfigError>(tokens % ranks == 0, what, ": ", tokens, " tokens cannot be cut equally among ", ranks,
-                       " context ranks (ring_degree x ulysses_degree). Use ", flag, " (", share->lifting_flag,
+    check<ConfigError>(tokens % rule.ranks == 0, what, ": ", tokens, " tokens cannot be cut equally among ", rule.ranks,
+                       " context ranks (ring_degree x ulysses_degree). Use ", flag, " (", rule.lifting_flag,
                        "), or another ", other, ".");
   };
   check_one("hidden_states (the picture)", image_tokens, "height and width");
   check_one("encoder_hidden_states (the prompt)", text_tokens, "max_sequence_length");
+}
+
+void check_shares(FluxTransformer2DModelImpl& transformer, int64_t image_tokens, int64_t text_tokens) {
+  const auto share = context_share(transformer);
+  if (share)
+    check_token_counts({share->length_any, share->lifting_flag, share->group.size()}, image_tokens, text_tokens);
 }
 
 at::Tensor denoise(const Denoising& work, World& world, FluxPipelineOutput& output) {

@@ -6,6 +6,7 @@
 #include <pardiff/schedulers/flow_match_euler.h>
 
 #include <functional>
+#include <string>
 
 #include "pipelines/flux_batch.h"
 #include "pipelines/flux_condition.h"
@@ -33,6 +34,15 @@ struct Denoising {
 /// Throws: ConfigError if a plain mode cannot cut the tokens; it names the tensor, its size, the degree and the flag
 /// that lifts the rule. (The heads were checked when the transformer became parallel.)
 void check_shares(FluxTransformer2DModelImpl& transformer, int64_t image_tokens, int64_t text_tokens);
+
+/// How many tokens a mode can cut.
+struct TokenRule {
+  bool any_length = true;
+  std::string lifting_flag{};
+  int ranks = 1;  // that share the tokens
+};
+/// The same for ranks that need not exist. Pure.
+void check_token_counts(const TokenRule& rule, int64_t image_tokens, int64_t text_tokens);
 
 /// Runs all steps and returns the latents of this group's pictures, their tokens whole; fills step_seconds, latents,
 /// transformer_inputs and communication of `output`. Tokens are split once before the first step and gathered once

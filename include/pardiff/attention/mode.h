@@ -26,6 +26,8 @@ struct AttentionMode {
 
   /// Why `heads` cannot be dealt to `ulysses_degree` ranks under this mode; empty if they can.
   std::string why_not_heads(int64_t heads, int ulysses_degree) const;
+  /// The flag that makes this mode take any length; the ring's where both would.
+  const char* lifting_flag() const { return ring ? "ring_anything" : "ulysses_anything"; }
   /// Partial results are merged, so the attention backend must return the log-sum-exp.
   bool needs_lse() const { return ring; }
 };

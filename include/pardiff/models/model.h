@@ -22,6 +22,10 @@ struct WeightBytes {
   int64_t peak = 0;
 };
 
+/// The layout of a batch of too few pictures: the fsdp ranks are further ring ranks.
+/// Throws: ConfigError if cfg_degree is 2 or the mesh is the caller's.
+ParallelConfig with_fsdp_in_ring(const ParallelConfig& config);
+
 /// A network with the checkpoint's parameter names, a context plan and a tensor plan.
 class Model : public torch::nn::Module {
  public:
@@ -47,6 +51,8 @@ class Model : public torch::nn::Module {
   /// Refuses what enable_parallelism would refuse of this model and world, from shapes alone: no weight is read.
   /// Returns the mesh of the degrees, seen from this rank. Throws: ConfigError.
   Mesh check_parallelism(const ParallelConfig& config, const World& world);
+  /// The same for ranks that need not exist.
+  Mesh check_parallelism(const ParallelConfig& config, int rank, int world_size);
   /// Runs the model on several ranks from now on. `world` must live until disable_parallelism, or as long as the model.
   /// Collective: every rank of `world`, with equal arguments. Everything is checked before anything changes.
   /// Throws: ConfigError; a rejected call can be corrected and repeated.
