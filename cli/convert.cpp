@@ -81,16 +81,20 @@ class Conversion {
   // `folder` is empty but on rank 0.
   void convert_part(const Part& part, const fs::path& folder) const {
     if (!folder.empty() && !part.name.empty()) copy_files(part.folder, folder);
-    const auto stem = part.weights_stem(flags_.variant);
-    if (stem.empty()) return;
+    const auto weights = part.weights(flags_.variant);
+    if (!weights) return;
+    const auto& [stem, variant] = *weights;
     if (is_shared(part)) {
       const auto model =
-          AutoModel::from_pretrained(part.folder, world_, {.variant = flags_.variant, .parallel_config = *parallel_});
+          AutoModel::from_pretrained(part.folder, world_, {.variant = variant, .parallel_config = *parallel_});
       save_parameters(*model, folder, stem, world_, {.max_shard_bytes = shard_bytes_, .dtype = dtype_});
     } else if (!folder.empty()) {
-      save_checkpoint(folder, stem, converted(Checkpoint::open(part.folder, stem, flags_.variant)), shard_bytes_);
+      save_checkpoint(folder, stem, converted(Checkpoint::open(part.folder, stem, variant)), shard_bytes_);
     }
-    if (!folder.empty()) say(text_of("converted ", part.name.empty() ? part.class_name : part.name));
+    if (!folder.empty()) {
+      say(text_of("converted ", part.name.empty() ? part.class_name : part.name,
+                  variant == flags_.variant ? "" : text_of(" (its plain files: it has none of ", flags_.variant, ")")));
+    }
   }
 
   // Whether every rank loads its slices of the part. What has no plan rank 0 copies tensor by tensor.
@@ -102,11 +106,12 @@ class Conversion {
 
   // Every part is opened and compared with its config before the first byte is written.
   int64_t bytes_needed(const std::vector<Part>& parts) const {
+    check_variant(parts, flags_.variant);
     int64_t bytes = 0;
     bool any = false;
     for (const auto& part : parts) {
-      const auto stem = part.weights_stem(flags_.variant);
-      if (stem.empty()) {
+      const auto weights = part.weights(flags_.variant);
+      if (!weights) {
         std::error_code ignored;
         check<CheckpointError>(!fs::exists(part.folder / "config.json", ignored), part.folder.string(),
                                " has a config and no weights", of_variant(), ". See pardiff inspect ", flags_.model,
@@ -114,7 +119,7 @@ class Conversion {
         continue;
       }
       any = true;
-      const auto checkpoint = Checkpoint::open(part.folder, stem, flags_.variant);
+      const auto checkpoint = Checkpoint::open(part.folder, weights->stem, weights->variant);
       const auto blank = blank_model(part.class_name, ConfigFile::open(part.folder / "config.json"));
       const auto wrong = blank.model ? compare(blank, checkpoint).wrong : std::vector<std::string>();
       check<CheckpointError>(wrong.empty(), part.folder.string(), " is not complete: ", wrong.empty() ? "" : wrong[0],
@@ -184,10 +189,10 @@ int convert(const ConvertFlags& flags) {
 
 }  // namespace
 
-Action declare_convert(CLI::App& app) {
+Action declare_convert(Flags& declared) {
   auto flags = std::make_shared<ConvertFlags>();
-  Flags declared(app);
-  declared.argument("DIR", flags->model, "A checkpoint's folder, or a repository id in the local Hugging Face cache")
+  declared.group("Flags", "pardiff convert models/flux-shapes flux-shapes-fp32 --dtype float32 --max-shard-size 4MB")
+      .argument("DIR", flags->model, "A checkpoint's folder, or a repository id in the local Hugging Face cache")
       .argument("OUT", flags->output, "The folder to write; it must not exist, or be empty")
       .text("--max-shard-size", flags->max_shard_size, "Largest file, such as 500MB; default 10GB")
       .choice("--dtype", flags->dtype, {"auto", "float32", "bfloat16", "float16"}, "Default auto: as the files have it")

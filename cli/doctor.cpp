@@ -6,13 +6,13 @@
 #include <pardiff/core/device.h>
 #include <torch/version.h>
 
-#include <fstream>
 #include <iomanip>
 #include <iostream>
 #include <thread>
 
 #include "cli/dtype.h"
 #include "cli/flags.h"
+#include "cli/machine.h"
 #include "cli/subcommand.h"
 #include "cli/tokenizers.h"
 
@@ -29,17 +29,6 @@ std::string libtorch_path() {
   Dl_info info = {};
   const auto address = reinterpret_cast<const void*>(&at::get_num_threads);
   return dladdr(address, &info) && info.dli_fname ? info.dli_fname : "unknown";
-}
-
-// The value of the first line "<key> : <value>" of a file below /proc.
-std::string value_in(const char* path, const std::string& key) {
-  std::ifstream file(path);
-  for (std::string text; std::getline(file, text);) {
-    if (!text.starts_with(key)) continue;
-    const auto start = text.find_first_not_of(" \t", text.find(':') + 1);
-    return start == std::string::npos ? "" : text.substr(start);
-  }
-  return "unknown";
 }
 
 std::string yes_or(const std::string& why_not) { return why_not.empty() ? "yes" : "no: " + why_not; }
@@ -62,9 +51,8 @@ int doctor() {
   line("libtorch", text_of(TORCH_VERSION, " at ", libtorch_path()));
   line("compiler", __VERSION__);
   heading("devices (--device)");
-  line("cpu",
-       text_of(value_in("/proc/cpuinfo", "model name"), ", ", allowed_cores(), " of ",
-               std::thread::hardware_concurrency(), " cores allowed, memory ", value_in("/proc/meminfo", "MemTotal")));
+  line("cpu", text_of(processor_name(), ", ", allowed_cores(), " of ", std::thread::hardware_concurrency(),
+                      " cores allowed, memory ", value_in("/proc/meminfo", "MemTotal")));
   line("", text_of("--dtype auto on the cpu: ", cpu_has_amx_bfloat16() ? "bfloat16 (AMX)" : "float32 (no AMX)"));
   line("cuda", yes_or(no_cuda));
   print_backends(no_cuda);
@@ -82,7 +70,8 @@ int doctor() {
 
 }  // namespace
 
-Action declare_doctor(CLI::App&) {
+Action declare_doctor(Flags& flags) {
+  flags.group("Flags", "pardiff doctor");
   return [] { return doctor(); };
 }
 

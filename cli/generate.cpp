@@ -1,4 +1,5 @@
 #include <pardiff/core/check.h>
+#include <pardiff/core/log.h>
 #include <pardiff/io/atomic_file.h>
 #include <pardiff/io/model_folder.h>
 #include <pardiff/io/safetensors.h>
@@ -10,11 +11,13 @@
 #include <memory>
 #include <sstream>
 
+#include "cli/config.h"
 #include "cli/dtype.h"
 #include "cli/flags.h"
 #include "cli/generate_flags.h"
 #include "cli/generate_report.h"
 #include "cli/progress.h"
+#include "cli/repetition.h"
 #include "cli/subcommand.h"
 #include "cli/trace_file.h"
 
@@ -51,8 +54,13 @@ void write_dump(const fs::path& path, const FluxPipelineOutput& output) {
 
 class Generation {
  public:
-  Generation(const GenerateFlags& flags, const RankLayout& layout, World& world)
-      : flags_(flags), layout_(layout), world_(world), dtype_(choose_dtype(flags.dtype, world)) {}
+  Generation(const GenerateFlags& flags, const std::optional<Repetition>& repetition, const RankLayout& layout,
+             World& world)
+      : flags_(flags),
+        repetition_(repetition),
+        layout_(layout),
+        world_(world),
+        dtype_(choose_dtype(flags.dtype, world)) {}
 
   void run() {
     const TraceScope scope(flags_.trace.empty() ? nullptr : &trace_);
@@ -86,9 +94,12 @@ class Generation {
 
   void write(const FluxPipelineOutput& output, const RunReport& report, const std::string& trace) const {
     WrittenFiles written;
+    const auto origin = PictureOrigin::here(resolve_model(flags_.model), flags_.variant);
     const auto paths = flags_.picture_paths();
     for (size_t i = 0; i < paths.size(); ++i) {
-      output.images.at(i).save(paths[i], picture_text(flags_, dtype_, output, static_cast<int64_t>(i)));
+      const auto index = flags_.only.value_or(static_cast<int64_t>(i));
+      const auto text = picture_text(flags_, layout_, dtype_, output, world_, origin, index);
+      output.images.at(static_cast<size_t>(index)).save(paths[i], text);
       written.add(paths[i]);
     }
     if (!flags_.dump_tensors.empty()) {
@@ -102,6 +113,10 @@ class Generation {
     if (!flags_.report.empty()) write_text_file(flags_.report, report.to_json(program_started));
     written.keep();
     for (const auto& path : paths) say_where(path, output);
+    if (repetition_ && paths.size() == 1) {
+      const auto outcome = repetition_->outcome(paths.front());
+      if (!outcome.empty()) say(outcome);
+    }
   }
 
   void say_where(const fs::path& path, const FluxPipelineOutput& output) const {
@@ -113,13 +128,25 @@ class Generation {
   }
 
   const GenerateFlags& flags_;
+  const std::optional<Repetition>& repetition_;
   const RankLayout& layout_;
   World& world_;
   std::optional<at::ScalarType> dtype_;
   Trace trace_;
 };
 
-int generate(GenerateFlags& flags) {
+// What is to be found out once, before anything is loaded.
+void check_surroundings(const GenerateFlags& flags, const std::optional<Repetition>& repetition) {
+  flags.check_outputs();
+  const auto folder = resolve_model(flags.model);
+  if (!repetition) return;
+  for (const auto& difference : repetition->differences(PictureOrigin::here(folder, flags.variant))) warn(difference);
+}
+
+int generate(GenerateFlags& flags, Flags& declared) {
+  if (!flags.config.empty()) give_values(declared, ConfigFile::open(flags.config));
+  std::optional<Repetition> repetition;
+  if (!flags.from.empty()) repetition.emplace(declared, flags);
   flags.verbosity.apply();
   flags.validate();
   const auto env = LaunchEnv::from_environment();
@@ -127,28 +154,23 @@ int generate(GenerateFlags& flags) {
   flags.read_prompt_file(layout.ranks);
   FluxPipeline::check_arguments(flags.pipeline_inputs());
   if (layout.parallel) FluxPipeline::check_layout(flags.pipeline_inputs(), *layout.parallel);
-  if (!env) {
-    // Once here, before anything is started; with another launcher rank 0 does it below.
-    flags.check_outputs();
-    resolve_model(flags.model);
-  }
+  if (!env) check_surroundings(flags, repetition);  // with another launcher rank 0 does it below
   if (layout.to_start > 0) return launch_ranks(layout.to_start, own_command_line());
   unsetenv("PARDIFF_NPROC_PER_NODE");  // has been heeded
   return run(
       [&](World& world) {
-        if (env && env->launcher != "pardiff" && world.rank() == 0) flags.check_outputs();
-        Generation(flags, layout, world).run();
+        if (env && env->launcher != "pardiff" && world.rank() == 0) check_surroundings(flags, repetition);
+        Generation(flags, repetition, layout, world).run();
       },
       flags.world_options());
 }
 
 }  // namespace
 
-Action declare_generate(CLI::App& app) {
+Action declare_generate(Flags& declared) {
   auto flags = std::make_shared<GenerateFlags>();
-  Flags declared(app);
   flags->declare(declared);
-  return [flags] { return generate(*flags); };
+  return [flags, &declared] { return generate(*flags, declared); };
 }
 
 }  // namespace pardiff::cli

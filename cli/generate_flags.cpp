@@ -57,13 +57,23 @@ Prompts prompts_of(const std::vector<std::string>& texts) { return texts.empty()
 }  // namespace
 
 void GenerateFlags::declare(Flags& flags) {
-  flags.text("--model", model, "A folder in the diffusers layout, or a repository id in the local Hugging Face cache")
-      .text("--variant", variant, "Read the files of this variant, such as fp16")
+  flags
+      .group("What to draw",
+             "pardiff generate --model models/flux-shapes --prompt \"a red circle\" --height 64 --width 64 --steps 4 "
+             "--output a.png")
+      .text("--model", model, "A folder in the diffusers layout, or a repository id in the local Hugging Face cache")
+      .text("--variant", variant, "Read the files of this variant, such as fp16; parts without are read plain")
       .texts("--prompt", prompts, "What the picture shows; repeat for a batch")
       .texts("--prompt-2", prompts_2, "For the T5 encoder; default: --prompt")
       .path("--prompt-file", prompt_file, "Prompts from a file, one on each line")
       .texts("--negative-prompt", negative_prompts, "What the picture must not show; needs --true-cfg-scale above 1")
       .real("--true-cfg-scale", true_cfg_scale, {0, 1000}, "Strength of the negative prompt; default 1: none")
+      .path("--from", from, "Repeat this picture: all that is not given is taken from what it carries")
+      .path("--config", config, "Flags from a JSON file, by their names; those on the command line win");
+  flags
+      .group("Size, steps and seed",
+             "pardiff generate --model models/flux-shapes --prompt \"a blue star\" --height 96 --width 64 --steps 8 "
+             "--seed 7 --max-sequence-length 32 --output b.png")
       .integer("--height", height, {16, kMostPixelsPerSide}, "Pixels; default 1024")
       .integer("--width", width, {16, kMostPixelsPerSide}, "Pixels; default 1024")
       .integer("--steps", steps, {1, kMostSteps}, "Denoising steps; default 28")
@@ -71,8 +81,15 @@ void GenerateFlags::declare(Flags& flags) {
       .integer("--seed", seed, {0, std::numeric_limits<int64_t>::max()}, "Of the noise; default: a drawn one, printed")
       .integer("--max-sequence-length", max_sequence_length, {1, 512}, "Tokens of the T5 encoder; default 512")
       .integer("--num-images", num_images, {1, kMostImages}, "Pictures for each prompt; default 1");
+  flags.group(
+      "Ranks",
+      "pardiff generate --model models/flux-shapes --prompt \"a green square\" --height 64 --width 64 --steps 4 "
+      "--ulysses-degree 2 --output c.png");
   ranks.declare(flags);
   flags
+      .group("Machine",
+             "pardiff generate --model models/flux-shapes --prompt \"a red star\" --height 64 --width 64 --steps 4 "
+             "--device cpu --dtype float32 --threads 1 --output d.png")
       .integer("--threads", threads, {1, kMostThreads},
                "CPU threads of each rank; default: OMP_NUM_THREADS, else cores / local ranks")
       .text("--attention-backend", attention_backend, "Attention kernels; see pardiff doctor")
@@ -81,7 +98,11 @@ void GenerateFlags::declare(Flags& flags) {
               "Transport between ranks: shm or gloo, nccl on CUDA; default auto")
       .choice("--dtype", dtype, {"auto", "float32", "bfloat16", "float16"},
               "Default auto: the checkpoint's on CUDA; on a CPU bfloat16 where it has AMX, else float32")
-      .integer("--timeout", timeout_s, {1, kMostSeconds}, "Seconds that a rank waits for another; default 600")
+      .integer("--timeout", timeout_s, {1, kMostSeconds}, "Seconds that a rank waits for another; default 600");
+  flags
+      .group("Files and messages",
+             "pardiff generate --model models/flux-shapes --prompt \"a red circle\" --height 64 --width 64 --steps 4 "
+             "--report e.json --trace e-trace.json --verbose --output e.png")
       .path("--output", output, "The picture, a .png; several become FILE-0, FILE-1, ...")
       .path("--report", report, "Write times, memory and traffic of every rank as JSON")
       .path("--trace", trace, "Write where every rank's time went, for Perfetto or chrome://tracing")
@@ -129,7 +150,7 @@ FluxPipelineInputs GenerateFlags::pipeline_inputs() const {
 
 std::vector<fs::path> GenerateFlags::picture_paths() const {
   const auto count = static_cast<int64_t>(prompts.size()) * num_images;
-  if (count == 1) return {output};
+  if (count == 1 || only) return {output};
   std::vector<fs::path> paths;
   for (int64_t i = 0; i < count; ++i) {
     paths.push_back(output.parent_path() / text_of(output.stem().string(), "-", i, output.extension().string()));

@@ -34,6 +34,10 @@ struct GenerateFlags {
   std::string device = "auto", comm = "auto", dtype = "auto";
   int64_t timeout_s = 600;
 
+  std::filesystem::path from, config;
+  /// Of the batch only this picture is written: the one that is repeated.
+  std::optional<int64_t> only{};
+
   std::filesystem::path output, report, trace, dump_tensors;
   Verbosity verbosity;
 
@@ -46,7 +50,7 @@ struct GenerateFlags {
 
   WorldOptions world_options() const;
   FluxPipelineInputs pipeline_inputs() const;
-  /// Every file that will be written: FILE, or FILE-0, FILE-1, ... for several pictures.
+  /// Every picture that will be written: FILE, or FILE-0, FILE-1, ... for several pictures.
   std::vector<std::filesystem::path> picture_paths() const;
   /// Throws: UsageError or CheckpointError if one of the output files cannot be written.
   void check_outputs() const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/dtype.h"
 #include "cli/subcommand.h"
@@ -32,7 +33,7 @@ std::string text_of_json(const Json& json) { return json.dump(-1, ' ', false, Js
 
 std::string dtype_text(std::optional<at::ScalarType> dtype) { return dtype ? dtype_name(*dtype) : "file"; }
 
-// What the pixels depend on; the same however many ranks there are.
+// What the pixels depend on, but for rounding.
 Json picture_config(const GenerateFlags& flags, std::optional<at::ScalarType> dtype, const FluxPipelineOutput& output) {
   Json json = {{"model", flags.model},
                {"prompt", flags.prompts},
@@ -64,6 +65,30 @@ void add_parallelism(Json& json, const GenerateFlags& flags, const RankLayout& l
   json["convert_to_fp32"] = !flags.ranks.no_convert_to_fp32;
   json["ulysses_anything"] = flags.ranks.ulysses_anything;
   json["ring_anything"] = flags.ranks.ring_anything;
+}
+
+// What the last bits depend on too, by the flags' names; what is as usual is left out.
+void add_what_rounds(Json& json, const GenerateFlags& flags, const RankLayout& layout, const World& world) {
+  json["device"] = world.device().is_cuda() ? "cuda" : "cpu";
+  json["threads"] = world.threads();
+  if (!flags.attention_backend.empty()) json["attention_backend"] = flags.attention_backend;
+  if (layout.ranks > 1) json["comm"] = world.group().transport();
+  const auto& ranks = flags.ranks;
+  for (const auto& [name, degree] : {std::pair{"ring_degree", ranks.ring_degree},
+                                     {"ulysses_degree", ranks.ulysses_degree},
+                                     {"tp_degree", ranks.tp_degree},
+                                     {"cfg_degree", ranks.cfg_degree},
+                                     {"dp_degree", ranks.dp_degree},
+                                     {"fsdp_degree", ranks.fsdp_degree}}) {
+    if (degree.value_or(1) > 1) json[name] = *degree;
+  }
+  if (!ranks.shard_weights_over.empty()) json["shard_weights_over"] = ranks.shard_weights_over;
+  if (ranks.rotate_method != RankFlags().rotate_method) json["rotate_method"] = ranks.rotate_method;
+  for (const auto& [name, is_set] : {std::pair{"ulysses_anything", ranks.ulysses_anything},
+                                     {"ring_anything", ranks.ring_anything},
+                                     {"no_convert_to_fp32", ranks.no_convert_to_fp32}}) {
+    if (is_set) json[name] = true;
+  }
 }
 
 Json rank_report(const FluxPipelineOutput& output, const World& world) {
@@ -126,10 +151,14 @@ std::string RunReport::to_json(std::chrono::steady_clock::time_point started) co
   return report.dump(2) + "\n";
 }
 
-std::vector<std::pair<std::string, std::string>> picture_text(const GenerateFlags& flags,
+std::vector<std::pair<std::string, std::string>> picture_text(const GenerateFlags& flags, const RankLayout& layout,
                                                               std::optional<at::ScalarType> dtype,
-                                                              const FluxPipelineOutput& output, int64_t index) {
+                                                              const FluxPipelineOutput& output, const World& world,
+                                                              const PictureOrigin& origin, int64_t index) {
   auto parameters = picture_config(flags, dtype, output);
+  add_what_rounds(parameters, flags, layout, world);
+  parameters["checkpoint"] = origin.checkpoint;
+  parameters["made_with"] = origin.made_with;
   if (output.images.size() > 1) parameters["index"] = index;
   const auto prompt = flags.prompts[static_cast<size_t>(index / flags.num_images)];
   return {{"Software", version_line()}, {"Description", prompt}, {"parameters", text_of_json(parameters)}};

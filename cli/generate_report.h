@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/generate_flags.h"
+#include "cli/repetition.h"
 
 namespace pardiff::cli {
 
@@ -25,9 +26,10 @@ struct RunReport {
 RunReport gather_report(const GenerateFlags& flags, const RankLayout& layout, std::optional<at::ScalarType> dtype,
                         const FluxPipelineOutput& output, World& world);
 
-/// Key and text of every chunk that a picture carries: all that its pixels depend on.
-std::vector<std::pair<std::string, std::string>> picture_text(const GenerateFlags& flags,
+/// Key and text of every chunk that a picture carries: all that its bytes depend on.
+std::vector<std::pair<std::string, std::string>> picture_text(const GenerateFlags& flags, const RankLayout& layout,
                                                               std::optional<at::ScalarType> dtype,
-                                                              const FluxPipelineOutput& output, int64_t index);
+                                                              const FluxPipelineOutput& output, const World& world,
+                                                              const PictureOrigin& origin, int64_t index);
 
 }  // namespace pardiff::cli

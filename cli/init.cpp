@@ -137,10 +137,9 @@ int init(const InitFlags& flags) {
 
 }  // namespace
 
-Action declare_init(CLI::App& app) {
+Action declare_init(Flags& declared) {
   auto flags = std::make_shared<InitFlags>();
-  Flags declared(app);
-  declared
+  declared.group("Flags", "pardiff init models/flux-shapes shapes-with-other-weights --seed 1")
       .argument(
           "PRESET|CONFIG", flags->preset,
           joined(preset_names()) + ", a folder in the diffusers layout, or a JSON file with an object for each part")

@@ -51,8 +51,8 @@ void print_row(const std::string& name, const std::string& class_name, const std
   std::cout << std::left << std::setw(16) << name << std::setw(34) << class_name << rest << "\n";
 }
 
-void inspect_weights(const Part& part, const std::string& stem, const std::string& variant, Totals& totals) {
-  const auto checkpoint = Checkpoint::open(part.folder, stem, variant);
+void inspect_weights(const Part& part, const Part::Weights& weights, const std::string& wanted, Totals& totals) {
+  const auto checkpoint = Checkpoint::open(part.folder, weights.stem, weights.variant);
   const auto files = checkpoint.files();
   totals.parameters += parameter_count(checkpoint);
   totals.bytes += checkpoint.total_bytes();
@@ -60,6 +60,7 @@ void inspect_weights(const Part& part, const std::string& stem, const std::strin
             text_of(count_text(parameter_count(checkpoint)), " parameters in ", checkpoint.names().size(), " tensors, ",
                     dtypes_text(checkpoint), ", ", bytes_text(checkpoint.total_bytes()), ", ", files.size(),
                     files.size() == 1 ? " file" : " shards"));
+  if (weights.variant != wanted) std::cout << "    no files of variant " << wanted << ": these are the plain ones\n";
   print_some(checkpoint.stray_files(), "stray file, not read: ");
   const auto blank = blank_model(part.class_name, ConfigFile::open(part.folder / "config.json"));
   if (!blank.model) {
@@ -74,8 +75,7 @@ void inspect_weights(const Part& part, const std::string& stem, const std::strin
 
 void inspect_part(const Part& part, const std::string& variant, Totals& totals) {
   std::error_code ignored;
-  const auto stem = part.weights_stem(variant);
-  if (!stem.empty()) return inspect_weights(part, stem, variant, totals);
+  if (const auto weights = part.weights(variant)) return inspect_weights(part, *weights, variant, totals);
   const bool exists = std::filesystem::is_directory(part.folder, ignored);
   const bool needs_weights = exists && std::filesystem::exists(part.folder / "config.json", ignored);
   print_row(part.name, part.class_name, !exists ? "missing folder" : needs_weights ? "missing weights" : "no weights");
@@ -85,7 +85,9 @@ void inspect_part(const Part& part, const std::string& variant, Totals& totals) 
 int inspect(const InspectFlags& flags) {
   const auto folder = resolve_model(flags.model);
   Totals totals;
-  for (const auto& part : parts_of(folder)) {
+  const auto parts = parts_of(folder);
+  check_variant(parts, flags.variant);
+  for (const auto& part : parts) {
     try {
       inspect_part(part, flags.variant, totals);
     } catch (const CheckpointError& error) {
@@ -101,9 +103,9 @@ int inspect(const InspectFlags& flags) {
 
 }  // namespace
 
-Action declare_inspect(CLI::App& app) {
+Action declare_inspect(Flags& declared) {
   auto flags = std::make_shared<InspectFlags>();
-  Flags(app)
+  declared.group("Flags", "pardiff inspect models/flux-shapes")
       .argument("DIR", flags->model, "A checkpoint's folder, or a repository id in the local Hugging Face cache")
       .text("--variant", flags->variant, "Read the files of this variant, such as fp16");
   return [flags] { return inspect(*flags); };

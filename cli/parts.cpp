@@ -1,14 +1,18 @@
 #include "cli/parts.h"
 
 #include <pardiff/core/check.h>
+#include <pardiff/io/checkpoint_digest.h>
+#include <pardiff/io/variant.h>
 #include <pardiff/models/autoencoder_kl.h>
 #include <pardiff/models/clip_text_encoder.h>
 #include <pardiff/models/flux_transformer.h>
 #include <pardiff/models/t5_encoder.h>
+#include <pardiff/models/unused_tensors.h>
 
 #include <algorithm>
+#include <fstream>
 #include <iomanip>
-#include <set>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 namespace pardiff::cli {
@@ -52,19 +56,24 @@ std::string scaled(double value, const std::vector<std::string>& units) {
 
 }  // namespace
 
-std::string Part::weights_stem(const std::string& variant) const {
-  const std::string suffix = variant.empty() ? "" : "." + variant;
-  // Also a link of the Hugging Face cache that leads nowhere: opening it says so.
-  const auto is_there = [&](const std::string& file) {
-    std::error_code ignored;
-    return fs::exists(fs::symlink_status(folder / file, ignored));
-  };
-  for (const std::string stem : {"diffusion_pytorch_model", "model"}) {
-    if (is_there(stem + suffix + ".safetensors") || is_there(stem + ".safetensors.index" + suffix + ".json")) {
-      return stem;
+std::optional<Part::Weights> Part::weights(const std::string& variant) const {
+  std::vector<std::string> variants = {variant};
+  if (!variant.empty() && !name.empty()) variants.emplace_back();
+  for (const auto& one : variants) {
+    for (const char* stem : {"diffusion_pytorch_model", "model"}) {
+      if (has_weights(folder, stem, one)) return Weights{stem, one};
     }
   }
-  return "";
+  return std::nullopt;
+}
+
+void check_variant(const std::vector<Part>& parts, const std::string& variant) {
+  const bool any = std::any_of(parts.begin(), parts.end(), [&](const Part& part) {
+    const auto weights = part.weights(variant);
+    return weights && weights->variant == variant;
+  });
+  check<CheckpointError>(any || variant.empty(), "no part has files of variant '", variant,
+                         "'. Leave --variant off, or give one that is there.");
 }
 
 std::vector<Part> parts_of(const fs::path& folder) {
@@ -94,29 +103,64 @@ BlankModel blank_model(const std::string& class_name, const ConfigFile& config, 
 
 TensorFindings compare(const BlankModel& blank, const Checkpoint& checkpoint) {
   TensorFindings findings;
-  std::set<std::string> used(blank.load_options.ignored.begin(), blank.load_options.ignored.end());
   for (const auto& parameter : blank.model->named_parameters()) {
     std::vector<std::string> names = {parameter.key()};
     if (blank.load_options.other_names) {
       const auto others = blank.load_options.other_names(parameter.key());
       names.insert(names.end(), others.begin(), others.end());
     }
-    bool found = false;
-    for (const auto& name : names) {
-      if (!checkpoint.contains(name)) continue;
-      used.insert(name);
-      const at::IntArrayRef shape = checkpoint.info(name).shape;
-      if (!found && shape != parameter.value().sizes()) {
-        findings.wrong.push_back(text_of("misshapen: ", name, " is ", shape, ", needed ", parameter.value().sizes()));
-      }
-      found = true;
+    const auto found =
+        std::find_if(names.begin(), names.end(), [&](const auto& name) { return checkpoint.contains(name); });
+    if (found == names.end()) {
+      findings.wrong.push_back(text_of("missing: ", parameter.key()));
+      continue;
     }
-    if (!found) findings.wrong.push_back("missing: " + parameter.key());
+    const at::IntArrayRef shape = checkpoint.info(*found).shape;
+    if (shape != parameter.value().sizes()) {
+      findings.wrong.push_back(text_of("misshapen: ", *found, " is ", shape, ", needed ", parameter.value().sizes()));
+    }
   }
-  for (const auto& name : checkpoint.names()) {
-    if (!used.contains(name)) findings.unused.push_back(name);
+  auto unused = unused_tensors(*blank.model, parameter_source(checkpoint), blank.load_options);
+  for (const auto& name : unused.refused) {
+    findings.wrong.push_back(text_of("stray: ", name, " has no place in ", blank.model->class_name()));
   }
+  findings.unused = std::move(unused.let_be);
   return findings;
+}
+
+namespace {
+
+// The config without what does not bear on a picture.
+std::string meaning_of(const fs::path& config) {
+  std::ifstream file(config);
+  auto json = nlohmann::json::parse(file, nullptr, false);
+  check<CheckpointError>(json.is_object(), "cannot read ", config.string(), ": it is not a JSON object.");
+  for (const char* key : {"dtype", "torch_dtype", "transformers_version", "architectures"}) json.erase(key);
+  std::erase_if(json.get_ref<nlohmann::json::object_t&>(),
+                [](const auto& entry) { return entry.first.starts_with("_"); });
+  return json.dump();
+}
+
+std::string files_of(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (fs::is_regular_file(entry, ignored)) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  std::string all;
+  for (const auto& file : files) all += text_of(file.filename().string(), " ", digest_of_file(file), "\n");
+  return all;
+}
+
+}  // namespace
+
+std::string digest_of_part(const Part& part, const std::string& variant) {
+  const auto weights = part.weights(variant);
+  const auto content = weights ? text_of(meaning_of(part.folder / "config.json"),
+                                         digest_of(Checkpoint::open(part.folder, weights->stem, weights->variant)))
+                               : files_of(part.folder);
+  return digest_of_text(content).substr(0, 16);
 }
 
 std::string count_text(int64_t count) {

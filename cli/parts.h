@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,13 +18,20 @@ struct Part {
   std::string class_name;  // as model_index.json or config.json has it
   std::filesystem::path folder;
 
-  /// The stem of the weights' files that are in the folder; empty if there are none.
-  std::string weights_stem(const std::string& variant) const;
+  struct Weights {
+    std::string stem, variant;  // as Checkpoint::open takes them
+  };
+  /// The files of `variant` that are in the folder, else the plain ones (of a pipeline's part; a checkpoint of one part
+  /// has the variant or none). None: no value.
+  std::optional<Weights> weights(const std::string& variant) const;
 };
 
 /// The parts that a folder in the diffusers layout lists in model_index.json, or the one whose config.json lies in it.
 /// Throws: CheckpointError for a folder that is neither.
 std::vector<Part> parts_of(const std::filesystem::path& folder);
+
+/// Throws: CheckpointError if a variant is asked for and no part has files of it.
+void check_variant(const std::vector<Part>& parts, const std::string& variant);
 
 /// A model whose parameters have names, shapes and a dtype, and no memory, with what loading it takes.
 struct BlankModel {
@@ -34,12 +42,18 @@ struct BlankModel {
 /// Throws: CheckpointError for a config that is damaged. A class that is not here gives no model.
 BlankModel blank_model(const std::string& class_name, const ConfigFile& config, at::ScalarType dtype = at::kFloat);
 
-/// What is wrong with the tensors of a checkpoint, a line each: missing, misshapen; and those that no parameter takes.
+/// What is wrong with the tensors of a checkpoint, so that loading refuses it, a line each: missing, misshapen, of a
+/// part that the model has and yet without a place in it; and those that loading lets be.
 struct TensorFindings {
   std::vector<std::string> wrong;
   std::vector<std::string> unused;
 };
 TensorFindings compare(const BlankModel& blank, const Checkpoint& checkpoint);
+
+/// 16 hex digits that tell a part's content from another's: of its weights and what its config means, or of all files
+/// of a part without weights.
+/// Throws: CheckpointError for a file that is missing or damaged.
+std::string digest_of_part(const Part& part, const std::string& variant);
 
 /// "11.9 billion", "24.2 GB"
 std::string count_text(int64_t count);

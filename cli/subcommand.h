@@ -1,10 +1,10 @@
 #pragma once
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
-namespace CLI {
-class App;
-}
+#include "cli/flags.h"
 
 namespace pardiff::cli {
 
@@ -15,15 +15,20 @@ using Action = std::function<int()>;
 struct Subcommand {
   std::string name;
   std::string summary;
-  /// Declares the flags. They are checked while they are parsed: UsageError.
-  Action (*declare)(CLI::App& app);
+  /// Declares the flags, which outlive the action. They are checked while they are parsed: UsageError.
+  Action (*declare)(Flags& flags);
 };
 
-Action declare_generate(CLI::App& app);
-Action declare_inspect(CLI::App& app);
-Action declare_doctor(CLI::App& app);
-Action declare_convert(CLI::App& app);
-Action declare_init(CLI::App& app);
+/// The table: all that help, completion and manual know.
+const std::vector<Subcommand>& subcommands();
+
+Action declare_generate(Flags& flags);
+Action declare_inspect(Flags& flags);
+Action declare_doctor(Flags& flags);
+Action declare_convert(Flags& flags);
+Action declare_init(Flags& flags);
+Action declare_completion(Flags& flags);
+Action declare_man(Flags& flags);
 
 /// "pardiff 0.1.0"
 std::string version_line();

@@ -13,11 +13,13 @@
 #include <pardiff/core/trace.h>
 #include <pardiff/io/atomic_file.h>
 #include <pardiff/io/checkpoint.h>
+#include <pardiff/io/checkpoint_digest.h>
 #include <pardiff/io/config_file.h>
 #include <pardiff/io/image.h>
 #include <pardiff/io/model_folder.h>
 #include <pardiff/io/new_folder.h>
 #include <pardiff/io/safetensors.h>
+#include <pardiff/io/variant.h>
 #include <pardiff/models/apply.h>
 #include <pardiff/models/autoencoder_kl.h>
 #include <pardiff/models/clip_text_encoder.h>
@@ -27,6 +29,7 @@
 #include <pardiff/models/model.h>
 #include <pardiff/models/save.h>
 #include <pardiff/models/t5_encoder.h>
+#include <pardiff/models/unused_tensors.h>
 #include <pardiff/nn/activation.h>
 #include <pardiff/nn/boundary.h>
 #include <pardiff/nn/convolution.h>

@@ -2,9 +2,11 @@
 #include <pardiff/core/check.h>
 #include <pardiff/core/log.h>
 #include <pardiff/models/load.h>
+#include <pardiff/models/unused_tensors.h>
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "io/mapped_reading.h"
 
@@ -60,22 +62,14 @@ std::set<std::string> known_names(const torch::nn::Module& module, const LoadOpt
 std::string first_part(const std::string& name) { return name.substr(0, name.find('.')); }
 
 // What a file holds of a part that the module has must be used: a config with too few layers, say, would quietly make
-// another picture. A part that the module does not have (CLIP's vision model beside its text model) is let be.
-// Returns the names that are let be.
+// another picture. Returns the names that are let be.
 std::vector<std::string> check_unused(const torch::nn::Module& module, const ParameterSource& source,
                                       const LoadOptions& options) {
-  const auto known = known_names(module, options);
-  std::set<std::string> parts;
-  for (const auto& name : known) parts.insert(first_part(name));
-  for (const auto& child : module.named_children()) parts.insert(child.key());
-  std::vector<std::string> unused;
-  for (const auto& name : source.names) {
-    if (known.contains(name)) continue;
-    check<CheckpointError>(!parts.contains(first_part(name)), source.origin, " has a tensor '", name, "' that ",
-                           module.name(), " has no place for. The config does not belong to these weights.");
-    unused.push_back(name);
-  }
-  return unused;
+  auto unused = unused_tensors(module, source, options);
+  check<CheckpointError>(unused.refused.empty(), source.origin, " has a tensor '",
+                         unused.refused.empty() ? "" : unused.refused.front(), "' that ", module.name(),
+                         " has no place for. The config does not belong to these weights.");
+  return std::move(unused.let_be);
 }
 
 }  // namespace
@@ -86,6 +80,20 @@ ParameterSource parameter_source(const Checkpoint& checkpoint) {
           [checkpoint](const std::string& name, const std::optional<TensorSlice>& slice) {
             return slice ? checkpoint.tensor(name, *slice) : checkpoint.tensor(name);
           }};
+}
+
+UnusedTensors unused_tensors(const torch::nn::Module& module, const ParameterSource& source,
+                             const LoadOptions& options) {
+  const auto known = known_names(module, options);
+  std::set<std::string> parts;
+  for (const auto& name : known) parts.insert(first_part(name));
+  for (const auto& child : module.named_children()) parts.insert(child.key());
+  UnusedTensors unused;
+  for (const auto& name : source.names) {
+    if (known.contains(name)) continue;
+    (parts.contains(first_part(name)) ? unused.refused : unused.let_be).push_back(name);
+  }
+  return unused;
 }
 
 void check_parameters(const torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options) {

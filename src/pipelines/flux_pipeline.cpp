@@ -3,6 +3,7 @@
 #include <pardiff/core/log.h>
 #include <pardiff/core/trace.h>
 #include <pardiff/io/model_folder.h>
+#include <pardiff/io/variant.h>
 #include <pardiff/models/apply.h>
 #include <pardiff/pipelines/flux_pipeline.h>
 
@@ -37,14 +38,14 @@ FlowMatchEulerDiscreteScheduler scheduler_of(const std::filesystem::path& folder
 OpenedPart<FluxTransformer2DModel> open_transformer(const std::filesystem::path& folder,
                                                     const FluxPipelineOptions& options) {
   if (options.transformer) return {options.transformer};
-  auto files = open_part(folder / "transformer", "diffusion_pytorch_model", options.variant);
+  auto files = open_pipeline_part(folder / "transformer", "diffusion_pytorch_model", options.variant);
   const auto config = FluxTransformerConfig::from_file(files.config);
   return {FluxTransformer2DModel(config, kPlaceholders), std::move(files.checkpoint)};
 }
 
 OpenedPart<AutoencoderKL> open_vae(const std::filesystem::path& folder, const FluxPipelineOptions& options) {
   if (options.vae) return {options.vae};
-  auto files = open_part(folder / "vae", "diffusion_pytorch_model", options.variant);
+  auto files = open_pipeline_part(folder / "vae", "diffusion_pytorch_model", options.variant);
   const auto config = AutoencoderKLConfig::from_file(files.config);
   return {AutoencoderKL(config, kPlaceholders, AutoencoderParts::kDecoder), std::move(files.checkpoint)};
 }
@@ -53,6 +54,25 @@ void check_class(const std::filesystem::path& folder) {
   const auto index = ConfigFile::open(folder / "model_index.json");
   check<ConfigError>(index.class_name() == "FluxPipeline", index.origin(), " is of a '", index.class_name(),
                      "', and this is FluxPipeline. Give the folder of a FLUX model.");
+}
+
+// Parts without the variant are read from their plain files, which is said once.
+void check_variant(const std::filesystem::path& folder, const FluxPipelineOptions& options, bool warns) {
+  if (options.variant.empty()) return;
+  std::vector<std::string> with, without;
+  const auto sort_in = [&](bool brought, const char* part, const char* stem) {
+    if (!brought) (has_weights(folder / part, stem, options.variant) ? with : without).emplace_back(part);
+  };
+  sort_in(!options.transformer.is_empty(), "transformer", "diffusion_pytorch_model");
+  sort_in(!options.vae.is_empty(), "vae", "diffusion_pytorch_model");
+  sort_in(!options.text_encoder.is_empty(), "text_encoder", "model");
+  sort_in(!options.text_encoder_2.is_empty(), "text_encoder_2", "model");
+  check<CheckpointError>(!with.empty() || without.empty(), "no part of ", folder.string(), " has files of variant '",
+                         options.variant, "'. Leave the variant off, or give one that is there.");
+  if (warns && !without.empty()) {
+    warn(text_of("there are no files of variant '", options.variant, "' for ", joined(without),
+                 ": the plain ones are read."));
+  }
 }
 
 void check_fit(const char* what, int64_t taken, const char* from, int64_t given) {
@@ -167,6 +187,7 @@ FluxPipeline FluxPipeline::from_pretrained(const std::string& model, World& worl
   const auto counts = world.counter().counts();
   const auto folder = resolve_model(model, options.revision);
   check_class(folder);
+  check_variant(folder, options, world.rank() == 0);
   if (const auto& config = options.parallel_config.config()) config->mesh(world.rank(), world.size());  // throws early
   auto state = std::make_unique<State>(folder, options, world);
   if (const auto& config = options.parallel_config.config()) {

@@ -114,7 +114,7 @@ class Saving {
   // Tensors that are parameters of `changed` are taken from it.
   void copy_part(const char* name, const char* stem, const AutoencoderKL& changed) const {
     const auto from = pipeline_.source / name;
-    const auto files = open_part(from, stem, pipeline_.loaded_with.variant);
+    const auto files = open_pipeline_part(from, stem, pipeline_.loaded_with.variant);
     const auto held = changed ? parameters_by_all_names(changed) : std::map<std::string, at::Tensor>();
     std::vector<DeferredTensor> tensors;
     for (const auto& tensor : files.checkpoint.names()) {

@@ -4,8 +4,25 @@
 #include <pardiff/core/check.h>
 #include <pardiff/core/log.h>
 
+#include <iterator>
+#include <sstream>
+
 namespace pardiff::flux {
 namespace {
+
+constexpr std::size_t kMostCharactersShown = 160;
+
+// The text in quotes, or its first words and how many more there are. Some languages write words without spaces, so
+// that there may be but one.
+std::string beginning_of(const std::string& text) {
+  if (text.size() <= kMostCharactersShown) return text_of("\"", text, "\".");
+  auto end = text.find_last_of(" \n\t", kMostCharactersShown);
+  if (end == std::string::npos || end == 0) end = kMostCharactersShown;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // not within a character
+  std::istringstream rest(text.substr(end));
+  const auto words = std::distance(std::istream_iterator<std::string>(rest), {});
+  return text_of("\"", text.substr(0, end), "\" and ", words, words == 1 ? " more word." : " more words.");
+}
 
 template <typename Tokenizer>
 at::Tensor ids_of(const Tokenizer& tokenizer, const std::vector<std::string>& texts, int length, const char* encoder,
@@ -15,8 +32,8 @@ at::Tensor ids_of(const Tokenizer& tokenizer, const std::vector<std::string>& te
     const auto tokens = tokenizer.encode(text, length);
     rows.push_back(at::tensor(tokens.ids, at::kLong));
     if (!warns || tokens.cut_off.empty()) continue;
-    warn(text_of("the ", encoder, " encoder takes ", length, " tokens; cut off from the prompt: \"", tokens.cut_off,
-                 "\"."));
+    warn(text_of("the ", encoder, " encoder takes ", length,
+                 " tokens; cut off from the prompt: ", beginning_of(tokens.cut_off)));
   }
   return at::stack(rows);
 }
@@ -44,11 +61,11 @@ void TextStage::open() {
   clip_.model = options_.text_encoder;
   t5_.model = options_.text_encoder_2;
   if (!clip_.model) {
-    auto files = open_part(folder_ / "text_encoder", "model", options_.variant);
+    auto files = open_pipeline_part(folder_ / "text_encoder", "model", options_.variant);
     clip_ = {ClipTextModel(ClipTextConfig::from_file(files.config), kPlaceholders), std::move(files.checkpoint)};
   }
   if (!t5_.model) {
-    auto files = open_part(folder_ / "text_encoder_2", "model", options_.variant);
+    auto files = open_pipeline_part(folder_ / "text_encoder_2", "model", options_.variant);
     t5_ = {T5EncoderModel(T5Config::from_file(files.config), kPlaceholders), std::move(files.checkpoint)};
   }
 }

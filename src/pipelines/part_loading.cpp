@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <pardiff/core/check.h>
+#include <pardiff/io/variant.h>
 
 #include <set>
 
@@ -11,6 +12,10 @@ namespace pardiff {
 
 PartFiles open_part(const std::filesystem::path& folder, const std::string& stem, const std::string& variant) {
   return {ConfigFile::open(folder / "config.json"), Checkpoint::open(folder, stem, variant)};
+}
+
+PartFiles open_pipeline_part(const std::filesystem::path& folder, const std::string& stem, const std::string& variant) {
+  return open_part(folder, stem, variant_of_part(folder, stem, variant));
 }
 
 void fill_part(Model& model, const Checkpoint& checkpoint, LoadOptions options, World& world,

@@ -28,6 +28,9 @@ struct PartFiles {
 /// Throws: CheckpointError if a file is missing or damaged.
 PartFiles open_part(const std::filesystem::path& folder, const std::string& stem, const std::string& variant);
 
+/// The same of a pipeline's part, which need not have the variant: its plain files are opened then.
+PartFiles open_pipeline_part(const std::filesystem::path& folder, const std::string& stem, const std::string& variant);
+
 /// Fills a model that was made without memory; with tensor parallelism each rank takes its slices only.
 void fill_part(Model& model, const Checkpoint& checkpoint, LoadOptions options, World& world,
                const std::optional<ParallelConfig>& parallel);

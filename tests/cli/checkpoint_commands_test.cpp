@@ -4,6 +4,7 @@
 #include <pardiff/io/checkpoint.h>
 #include <pardiff/io/image.h>
 
+#include <algorithm>
 #include <set>
 
 #include "support/failure.h"
@@ -39,12 +40,78 @@ TEST(Inspect, NamesWhatIsMissingAndWhatIsStray) {
     if (name != "decoder.conv_in.bias") tensors.push_back({name, weights.tensor(name).clone()});
   }
   tensors.push_back({"decoder.extra", at::zeros({2})});
+  tensors.push_back({"teacher.extra", at::zeros({2})});
   save_checkpoint(model / "vae", "diffusion_pytorch_model", tensors);
   fs::remove_all(model / "text_encoder");
   const auto result = run_program({"inspect", model.string()});
   EXPECT_EQ(result.exit_code, 1);
-  expect_mentions(result.out,
-                  {"old.safetensors", "missing: decoder.conv_in.bias", "not used: decoder.extra", "missing folder"});
+  expect_mentions(result.out, {"old.safetensors", "missing: decoder.conv_in.bias",
+                               "stray: decoder.extra has no place in", "not used: teacher.extra", "missing folder"});
+}
+
+TEST(Inspect, FailsForWhatLoadingRefuses) {
+  const TemporaryFolder folder;
+  const auto model = folder / "model";
+  fs::copy(model_path("flux-shapes"), model, fs::copy_options::recursive);
+  const auto add_to_vae = [&](const char* name) {
+    const auto weights = Checkpoint::open(model / "vae", "diffusion_pytorch_model");
+    std::vector<NamedTensor> tensors = {{name, at::zeros({2})}};
+    for (const auto& own : weights.names()) tensors.push_back({own, weights.tensor(own).clone()});
+    save_checkpoint(model / "vae", "diffusion_pytorch_model", tensors);
+  };
+  const auto generate = [&] {
+    auto command = generate_command(folder / "picture.png");
+    *(std::find(command.begin(), command.end(), "--model") + 1) = model.string();
+    return run_child(command);
+  };
+  add_to_vae("teacher.extra");
+  EXPECT_EQ(run_program({"inspect", model.string()}).exit_code, 0);
+  EXPECT_EQ(generate().exit_code, 0);
+  add_to_vae("decoder.extra");
+  EXPECT_EQ(run_program({"inspect", model.string()}).exit_code, 1);
+  const auto refusal = generate();
+  EXPECT_EQ(refusal.exit_code, 1);
+  expect_mentions(refusal.err, {"'decoder.extra'"});
+}
+
+// flux-shapes whose transformer has its weights in files of a variant, and in no others.
+void make_variant(const fs::path& model) {
+  fs::copy(model_path("flux-shapes"), model, fs::copy_options::recursive);
+  fs::rename(model / "transformer/diffusion_pytorch_model.safetensors",
+             model / "transformer/diffusion_pytorch_model.fp16.safetensors");
+}
+
+TEST(Variant, IsTakenPartByPart) {
+  const TemporaryFolder folder;
+  const auto model = (folder / "model").string();
+  make_variant(model);
+  auto command = generate_command(folder / "variant.png", {"--variant", "fp16"});
+  *(std::find(command.begin(), command.end(), "--model") + 1) = model;
+  const auto variant = run_child(command);
+  ASSERT_EQ(variant.exit_code, 0) << variant.err;
+  expect_mentions(variant.err, {"variant 'fp16' for vae, text_encoder, text_encoder_2"});
+  ASSERT_EQ(run_child(generate_command(folder / "plain.png")).exit_code, 0);
+  EXPECT_EQ(Image::load(folder / "variant.png").rgb, Image::load(folder / "plain.png").rgb);
+  const auto inspected = run_program({"inspect", model, "--variant", "fp16"});
+  EXPECT_EQ(inspected.exit_code, 0) << inspected.out;
+  expect_mentions(inspected.out, {"no files of variant fp16"});
+  expect_success({"convert", model, folder / "converted", "--variant", "fp16"});
+  expect_success({"inspect", folder / "converted"});
+}
+
+TEST(Variant, IsRefusedIfNoPartHasIt) {
+  const TemporaryFolder folder;
+  const auto model = (folder / "model").string();
+  make_variant(model);
+  auto command = generate_command(folder / "picture.png", {"--variant", "int8"});
+  *(std::find(command.begin(), command.end(), "--model") + 1) = model;
+  for (const auto& result : {run_child(command), run_program({"inspect", model, "--variant", "int8"}),
+                             run_program({"convert", model, folder / "converted", "--variant", "int8"})}) {
+    EXPECT_EQ(result.exit_code, 1);
+    ASSERT_EQ(result.errors().size(), 1u) << result.err;
+    expect_mentions(result.errors()[0], {"no part", "variant 'int8'"});
+  }
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"model"});
 }
 
 TEST(Convert, KeepsEveryTensorAndFileWhenItOnlySplitsShards) {

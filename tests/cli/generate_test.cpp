@@ -209,6 +209,39 @@ TEST(Generate, NumbersSeveralPicturesInTheReferencesOrder) {
   EXPECT_EQ(Image::read_text(folder / "batch-2.png").at("Description"), "a red circle on a white background");
 }
 
+TEST(Generate, ReadsPromptFilesOfAnyEditor) {
+  const TemporaryFolder folder;
+  put(folder / "prompts.txt",
+      "\xef\xbb\xbf"
+      "a red circle\r\n\r\n \t\r\na caf\xc3\xa9 \r\n");
+  auto command = generate_command(folder / "batch.png", {"--prompt-file", folder / "prompts.txt"});
+  const auto prompt = std::find(command.begin(), command.end(), "--prompt");
+  command.erase(prompt, prompt + 2);
+  const auto result = run_child(command);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"batch-0.png", "batch-1.png", "prompts.txt"}));
+  EXPECT_EQ(Image::read_text(folder / "batch-0.png").at("Description"), "a red circle");
+  EXPECT_EQ(Image::read_text(folder / "batch-1.png").at("Description"), "a caf\xc3\xa9 ");
+}
+
+TEST(Generate, SaysShortlyWhatAHugePromptLoses) {
+  const TemporaryFolder folder;
+  std::string words, one_word;
+  for (int i = 0; i < 5000; ++i) {
+    words += "star ";
+    one_word += "\xe6\xbc\xa2";
+  }
+  for (const auto& prompt : {words, one_word}) {
+    auto command = generate_command(folder / "picture.png");
+    *(std::find(command.begin(), command.end(), "--prompt") + 1) = prompt;
+    const auto result = run_child(command);
+    ASSERT_EQ(result.exit_code, 0) << result.err.substr(0, 1000);
+    EXPECT_LT(result.err.size(), 2000u);
+    expect_mentions(result.err, {"the CLIP encoder takes 77 tokens; cut off from the prompt: \"",
+                                 prompt == words ? "star star\" and 48" : "\" and 1 more word."});
+  }
+}
+
 TEST(Generate, DrawsASeedForAllRanksAndSaysWhich) {
   const TemporaryFolder folder;
   auto command = generate_command(folder / "drawn.png", {"--ulysses-degree", "2"});

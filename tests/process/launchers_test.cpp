@@ -167,6 +167,33 @@ TEST(Mpirun, GetsOneMessageFromRanksThatAllFail) {
   }
 }
 
+int64_t count_of(const std::string& text, const std::string& part) {
+  int64_t count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(Mpirun, GetsOneListAndOneRefusalFromRanksThatAllPrint) {
+  const TemporaryFolder folder;
+  const auto model = model_path("flux-shapes");
+  for (const auto& [command, mention] :
+       {std::pair{std::vector<std::string>{program(), "inspect", model}, "FluxTransformer2DModel"},
+        {{program(), "doctor"}, "attention backends"},
+        {{program(), "--version"}, "pardiff 0."}}) {
+    const auto result = run_child(mpirun(command));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(count_of(result.out, mention), 1) << result.out;
+  }
+  for (const auto& command : {std::vector<std::string>{program(), "init", "bench", folder / "model"},
+                              {program(), "convert", model, folder / "model"},
+                              {program(), "inspect", "/usr"}}) {
+    const auto result = run_child(mpirun(command));
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_EQ(result.errors().size(), 1u) << result.err;
+  }
+  EXPECT_TRUE(folder.names().empty());
+}
+
 // mpirun gives its ranks groups of their own, and may leave before the last one does.
 bool has_ended(pid_t process) {
   for (int tries = 0; tries < 1000; ++tries) {
