@@ -13,6 +13,7 @@ targets=("$@")
 mkdir -p build/fuzz/found
 cmake --preset fuzz >build/fuzz.log 2>&1 || { cat build/fuzz.log; exit 1; }
 cmake --build --preset fuzz -j "${JOBS:-$(nproc)}" --target "${targets[@]/#/fuzz_}"
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_container_overflow=0  # libtorch is not instrumented
 failed=()
 for target in "${targets[@]}"; do
   mkdir -p build/fuzz/corpus/$target

@@ -2,10 +2,11 @@
 #include <pardiff/core/check.h>
 
 #include <charconv>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 namespace pardiff {
 namespace {
@@ -70,14 +71,29 @@ LaunchEnv open_mpi() {
   return env;
 }
 
+// "2(x3)" -> 2 tasks on each of 3 nodes, "2" -> 2 tasks on one node; nothing for what is no such text.
+std::optional<std::pair<int, int>> tasks_and_nodes(const std::string& entry) {
+  const char* const end = entry.data() + entry.size();
+  const auto counts = [](int count) { return count >= 1 && count <= kMostRanks; };
+  int tasks = 0, nodes = 1;
+  const auto first = std::from_chars(entry.data(), end, tasks);
+  if (first.ec != std::errc() || !counts(tasks)) return std::nullopt;
+  if (first.ptr == end) return {{tasks, nodes}};
+  const std::string_view rest(first.ptr, static_cast<size_t>(end - first.ptr));
+  if (!rest.starts_with("(x") || !rest.ends_with(')')) return std::nullopt;
+  const auto second = std::from_chars(first.ptr + 2, end, nodes);
+  if (second.ec != std::errc() || second.ptr + 1 != end || !counts(nodes)) return std::nullopt;
+  return {{tasks, nodes}};
+}
+
 // Entry `node` of a list such as "2(x3),1": three nodes have 2 tasks, one has 1.
 int tasks_of_node(const char* name, int node) {
   std::istringstream entries(variable(name));
   for (std::string entry; std::getline(entries, entry, ',');) {
-    int tasks = 0, nodes = 1;
-    if (std::sscanf(entry.c_str(), "%d(x%d)", &tasks, &nodes) < 1) break;
-    if (node < nodes) return tasks;
-    node -= nodes;
+    const auto counts = tasks_and_nodes(entry);
+    if (!counts) break;
+    if (node < counts->second) return counts->first;
+    node -= counts->second;
   }
   fail<UsageError>("environment variable ", name, " is '", variable(name), "', which tells no number of tasks for ",
                    "this node. Correct it.");
