@@ -12,10 +12,12 @@
 #include <sstream>
 
 #include "cli/config.h"
+#include "cli/contact_sheet.h"
 #include "cli/dtype.h"
 #include "cli/flags.h"
 #include "cli/generate_flags.h"
 #include "cli/generate_report.h"
+#include "cli/preview.h"
 #include "cli/progress.h"
 #include "cli/repetition.h"
 #include "cli/subcommand.h"
@@ -26,6 +28,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kUsualSize = 64;  // 1024 pixels, in multiples of a size
 
 const Clock::time_point program_started = Clock::now();
 
@@ -88,7 +92,13 @@ class Generation {
   FluxPipelineOutput denoise(FluxPipeline& pipeline) const {
     Progress progress(world_.rank() == 0);
     auto inputs = flags_.pipeline_inputs();
-    inputs.callback_on_step_end = [&](StepEnd& end) { progress.step_done(end.step + 1, end.num_inference_steps); };
+    const auto usual = kUsualSize * pipeline.size_multiple();
+    Preview preview(pipeline, {flags_.height.value_or(usual), flags_.width.value_or(usual)}, flags_.preview_every,
+                    flags_.preview_path(), world_.rank() == 0);
+    inputs.callback_on_step_end = [&](StepEnd& end) {
+      preview.step_done(end);
+      progress.step_done(end.step + 1, end.num_inference_steps);
+    };
     return pipeline.generate(inputs, {.keep_latents = !flags_.dump_tensors.empty()});
   }
 
@@ -101,6 +111,10 @@ class Generation {
       const auto text = picture_text(flags_, layout_, dtype_, output, world_, origin, index);
       output.images.at(static_cast<size_t>(index)).save(paths[i], text);
       written.add(paths[i]);
+    }
+    if (!flags_.contact_sheet.empty()) {
+      contact_sheet(output.images).save(flags_.contact_sheet);
+      written.add(flags_.contact_sheet);
     }
     if (!flags_.dump_tensors.empty()) {
       write_dump(flags_.dump_tensors, output);

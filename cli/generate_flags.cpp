@@ -3,6 +3,7 @@
 #include <pardiff/attention/backend.h>
 #include <pardiff/core/check.h>
 #include <pardiff/io/atomic_file.h>
+#include <pardiff/io/image.h>
 
 #include <cerrno>
 #include <cstring>
@@ -50,6 +51,11 @@ std::vector<std::string> prompts_in(const fs::path& path, int readers) {
 void check_suffix(const std::string& flag, const fs::path& path, const std::string& suffix) {
   check<UsageError>(path.extension() == suffix, flag, " is '", path.string(), "'. Give a name that ends in ", suffix,
                     ".");
+}
+
+void check_picture(const std::string& flag, const fs::path& path) {
+  check<UsageError>(Image::is_picture_name(path), flag, " is '", path.string(),
+                    "'. Give a name that ends in one of: ", joined(Image::extensions()), ".");
 }
 
 Prompts prompts_of(const std::vector<std::string>& texts) { return texts.empty() ? Prompts() : Prompts(texts); }
@@ -103,7 +109,9 @@ void GenerateFlags::declare(Flags& flags) {
       .group("Files and messages",
              "pardiff generate --model models/flux-shapes --prompt \"a red circle\" --height 64 --width 64 --steps 4 "
              "--report e.json --trace e-trace.json --verbose --output e.png")
-      .path("--output", output, "The picture, a .png; several become FILE-0, FILE-1, ...")
+      .path("--output", output, "The picture: .png, .jpg or .webp; several become FILE-0, FILE-1, ...")
+      .path("--contact-sheet", contact_sheet, "All pictures of the run, small, in one")
+      .integer("--preview", preview_every, {1, kMostSteps}, "Write FILE-preview every N steps: all pictures, small")
       .path("--report", report, "Write times, memory and traffic of every rank as JSON")
       .path("--trace", trace, "Write where every rank's time went, for Perfetto or chrome://tracing")
       .path("--dump-tensors", dump_tensors, "Write picture, latents of every step and token ids as safetensors");
@@ -113,7 +121,8 @@ void GenerateFlags::declare(Flags& flags) {
 void GenerateFlags::validate() const {
   check<UsageError>(!model.empty(), "--model is missing. Give a folder in the diffusers layout, or a repository id.");
   check<UsageError>(!output.empty(), "--output is missing. Give the name of the picture to write.");
-  check_suffix("--output", output, ".png");
+  check_picture("--output", output);
+  if (!contact_sheet.empty()) check_picture("--contact-sheet", contact_sheet);
   if (!report.empty()) check_suffix("--report", report, ".json");
   if (!trace.empty()) check_suffix("--trace", trace, ".json");
   if (!dump_tensors.empty()) check_suffix("--dump-tensors", dump_tensors, ".safetensors");
@@ -158,9 +167,14 @@ std::vector<fs::path> GenerateFlags::picture_paths() const {
   return paths;
 }
 
+fs::path GenerateFlags::preview_path() const {
+  return output.parent_path() / text_of(output.stem().string(), "-preview", output.extension().string());
+}
+
 void GenerateFlags::check_outputs() const {
   for (const auto& path : picture_paths()) AtomicFile::check_writable(path);
-  for (const auto& path : {report, trace, dump_tensors}) {
+  if (preview_every > 0) AtomicFile::check_writable(preview_path());
+  for (const auto& path : {contact_sheet, report, trace, dump_tensors}) {
     if (!path.empty()) AtomicFile::check_writable(path);
   }
 }

@@ -38,7 +38,8 @@ struct GenerateFlags {
   /// Of the batch only this picture is written: the one that is repeated.
   std::optional<int64_t> only{};
 
-  std::filesystem::path output, report, trace, dump_tensors;
+  std::filesystem::path output, contact_sheet, report, trace, dump_tensors;
+  int64_t preview_every = 0;  // steps; 0: no previews
   Verbosity verbosity;
 
   void declare(Flags& flags);
@@ -52,6 +53,8 @@ struct GenerateFlags {
   FluxPipelineInputs pipeline_inputs() const;
   /// Every picture that will be written: FILE, or FILE-0, FILE-1, ... for several pictures.
   std::vector<std::filesystem::path> picture_paths() const;
+  /// "FILE-preview.png"
+  std::filesystem::path preview_path() const;
   /// Throws: UsageError or CheckpointError if one of the output files cannot be written.
   void check_outputs() const;
 };

@@ -32,8 +32,9 @@ constexpr const char* kLayoutFlags[] = {"--nproc-per-node", "--ring-degree",    
                                         "--ring-anything",  "--rotate-method",      "--no-convert-to-fp32"};
 constexpr const char* kBatchFlags[] = {"--prompt", "--prompt-file", "--num-images"};
 // None of these changes a pixel.
-constexpr const char* kHarmlessFlags[] = {"--from",  "--output", "--report",  "--trace",  "--dump-tensors",
-                                          "--quiet", "--debug",  "--verbose", "--timeout"};
+constexpr const char* kHarmlessFlags[] = {"--from",   "--output",  "--contact-sheet", "--preview",
+                                          "--report", "--trace",   "--dump-tensors",  "--quiet",
+                                          "--debug",  "--verbose", "--timeout"};
 
 std::string key_of(std::string flag) {
   flag = flag.substr(2);

@@ -9,11 +9,14 @@ libraries=lib/$(gcc -print-multiarch)
 tar --create --gzip --dereference --file "$output" \
   include/gloo include/unicode include/openssl include/*/openssl include/nlohmann include/CLI include/gtest \
   include/libpng16 include/png.h include/pngconf.h include/pnglibconf.h include/zlib.h include/zconf.h \
+  include/webp include/jpeglib.h include/jmorecfg.h include/jerror.h include/*/jconfig.h \
   share/cmake/nlohmann_json "$(dirname "$(find lib share -name CLI11Config.cmake | head -1)")" "$libraries/cmake/GTest" \
   "$libraries"/libgtest*.a "$libraries"/libgmock*.a \
   "$libraries"/libicudata.so.?? "$libraries"/libicuuc.so "$libraries"/libicuuc.so.?? \
   "$libraries"/libicui18n.so "$libraries"/libicui18n.so.?? \
   "$libraries"/libpng16.so "$libraries"/libpng16.so.16 "$libraries"/libpng.so "$libraries"/libz.so \
+  "$libraries"/libjpeg.so "$libraries"/libjpeg.so.62 "$libraries"/libwebp.so "$libraries"/libwebp.so.7 \
+  "$libraries"/libwebpmux.so "$libraries"/libwebpmux.so.3 \
   "$libraries"/libcrypto.so "$libraries"/libcrypto.so.3
 size=$(stat -c %s "$output")
 [ "$size" -le $((64 * 1024 * 1024)) ] || { echo "pack_gpu: $output has $size bytes, more than 64 MiB" >&2; exit 1; }

@@ -1,7 +1,4 @@
-#include "io/png_codec.h"
-
 #include <pardiff/core/check.h>
-#include <pardiff/io/atomic_file.h>
 #include <png.h>
 
 #include <algorithm>
@@ -13,11 +10,10 @@
 #include <string_view>
 
 #include "io/file_bytes.h"
+#include "io/picture_codec.h"
 
 namespace pardiff {
 namespace {
-
-constexpr int64_t kMostPixels = int64_t{1} << 28;
 
 // libpng reports errors by a long jump, which must not pass over C++ objects. So every function that calls setjmp holds
 // plain values only; what needs destructors lives in the caller, and the message waits here.
@@ -103,10 +99,6 @@ std::map<std::string, std::string> text_in(const Reader& reader) {
   return texts;
 }
 
-[[noreturn]] void fail_to_read(const std::filesystem::path& path, const char* reason) {
-  fail<CheckpointError>("cannot read the picture ", path.string(), ": ", reason, ".");
-}
-
 struct Writer {
   std::vector<unsigned char> bytes;
   PngError error;
@@ -153,21 +145,9 @@ bool is_ascii(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
-// The format's rules for a keyword; libpng would drop or mend a wrong one with a mere warning.
-bool is_keyword(std::string_view key) {
-  const bool is_printable = std::ranges::all_of(key, [](char c) { return c >= 0x20 && c < 0x7f; });
-  return is_printable && !key.empty() && key.size() <= 79 && key.front() != ' ' && key.back() != ' ' &&
-         key.find("  ") == std::string_view::npos;
-}
-
-std::vector<png_text> text_chunks(const std::vector<std::pair<std::string, std::string>>& text,
-                                  const std::filesystem::path& path) {
+std::vector<png_text> text_chunks(const PictureText& text) {
   std::vector<png_text> chunks;
   for (const auto& [key, value] : text) {
-    check<UsageError>(is_keyword(key), "cannot store the text ", in_quotes(key), " in ", path.string(),
-                      ": a keyword has 1 to 79 printable ASCII characters without double or outer spaces.");
-    check<UsageError>(value.find('\0') == std::string::npos, "cannot store the text ", in_quotes(key), " in ",
-                      path.string(), ": it contains a NUL character.");
     png_text chunk = {};
     chunk.key = const_cast<char*>(key.c_str());
     chunk.text = const_cast<char*>(value.c_str());
@@ -190,51 +170,45 @@ std::vector<png_bytep> rows_of(Bytes& rgb, int width, int height) {
   return rows;
 }
 
-}  // namespace
-
-PngContent read_png(const std::filesystem::path& path) {
-  const MappedReading reading;
-  const auto file = MappedFile::open(path);
-  refuse_git_lfs_pointer(file->text(), path);
-  if (file->size() < 8 || png_sig_cmp(reinterpret_cast<png_const_bytep>(file->data()), 0, 8) != 0) {
-    fail_to_read(path, "it is not a PNG");
-  }
-  Reader reader(file->text());
-  if (reader.info == nullptr) fail_to_read(path, "libpng does not start");
-  if (!read_header(reader)) fail_to_read(path, reader.error.message.data());
+PictureContent read_png(std::string_view bytes, const std::filesystem::path& path) {
+  Reader reader(bytes);
+  if (reader.info == nullptr) fail_to_read_picture(path, "libpng does not start");
+  if (!read_header(reader)) fail_to_read_picture(path, reader.error.message.data());
   const int64_t width = png_get_image_width(reader.png, reader.info);
   const int64_t height = png_get_image_height(reader.png, reader.info);
-  check<CheckpointError>(width * height <= kMostPixels, "cannot read the picture ", path.string(), ": ", width, " x ",
-                         height, " pixels, at most 2^28 are allowed.");
-  PngContent content;
+  check_picture_size(width, height, path);
+  PictureContent content;
   content.image.width = static_cast<int>(width);
   content.image.height = static_cast<int>(height);
   content.image.rgb.resize(static_cast<std::size_t>(width * height * 3));
-  check<CheckpointError>(png_get_rowbytes(reader.png, reader.info) == static_cast<std::size_t>(width) * 3,
-                         "cannot read the picture ", path.string(), ": its pixels do not convert to 8-bit RGB.");
+  if (png_get_rowbytes(reader.png, reader.info) != static_cast<std::size_t>(width) * 3) {
+    fail_to_read_picture(path, "its pixels do not convert to 8-bit RGB");
+  }
   auto rows = rows_of(content.image.rgb, content.image.width, content.image.height);
-  if (!read_rows(reader, rows.data())) fail_to_read(path, reader.error.message.data());
+  if (!read_rows(reader, rows.data())) fail_to_read_picture(path, reader.error.message.data());
   content.text = text_in(reader);
-  reading.finish();
   return content;
 }
 
-void write_png(const std::filesystem::path& path, const Image& image,
-               const std::vector<std::pair<std::string, std::string>>& text) {
-  check<UsageError>(
-      image.width > 0 && image.height > 0 &&
-          image.rgb.size() == static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.height) * 3,
-      "cannot write the picture ", path.string(), ": ", image.width, " x ", image.height, " pixels with ",
-      image.rgb.size(), " bytes of colour.");
-  auto chunks = text_chunks(text, path);
+std::vector<unsigned char> write_png(const Image& image, const PictureText& text, const std::filesystem::path& path) {
+  auto chunks = text_chunks(text);
   auto rows = rows_of(image.rgb, image.width, image.height);
   Writer writer;
   const bool done = writer.info != nullptr && write_all(writer, image.width, image.height, rows.data(), chunks.data(),
                                                         static_cast<int>(chunks.size()));
-  check<CheckpointError>(done, "cannot write the picture ", path.string(), ": ", writer.error.message.data(), ".");
-  AtomicFile file(path);
-  file.write(writer.bytes.data(), writer.bytes.size());
-  file.commit();
+  if (!done) fail_to_write_picture(path, writer.error.message.data());
+  return std::move(writer.bytes);
+}
+
+bool is_png(std::string_view bytes) {
+  return bytes.size() >= 8 && png_sig_cmp(reinterpret_cast<png_const_bytep>(bytes.data()), 0, 8) == 0;
+}
+
+}  // namespace
+
+const PictureCodec& png_codec() {
+  static const PictureCodec codec = {"PNG", {".png"}, is_png, read_png, write_png};
+  return codec;
 }
 
 }  // namespace pardiff

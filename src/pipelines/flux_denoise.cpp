@@ -125,6 +125,11 @@ class Loop {
     if (!work_.callback_on_step_end) return false;
     end.latents = inputs_.hidden_states;
     end.prompt_embeds = inputs_.encoder_hidden_states;
+    end.gathered = [this](const at::Tensor& share) {
+      at::Tensor whole;
+      uncounted([&] { whole = work_.batch->gathered(shares_.gathered(share)); });
+      return whole;
+    };
     work_.callback_on_step_end(end);
     check_replacement("latents", inputs_.hidden_states, end.latents);
     check_replacement("prompt_embeds", inputs_.encoder_hidden_states, end.prompt_embeds);

@@ -7,6 +7,7 @@
 #include <pardiff/models/apply.h>
 #include <pardiff/pipelines/flux_pipeline.h>
 
+#include <algorithm>
 #include <random>
 
 #include "pipelines/flux_batch.h"
@@ -132,6 +133,7 @@ struct FluxPipeline::State {
   void prepare(const FluxPipelineInputs& inputs, flux::Denoising& denoising, FluxPipelineOutput& output);
   at::Tensor initial_latents(const FluxPipelineInputs& inputs, FluxPipelineOutput& output);
   void decode(const at::Tensor& latents, const flux::BatchShare& batch, FluxPipelineOutput& output);
+  at::Tensor decoded(const at::Tensor& unpacked) const;
 
   int64_t scale_factor() const { return vae.model->config().scale_factor(); }
   int64_t size_multiple() const { return 2 * scale_factor(); }
@@ -381,17 +383,21 @@ void FluxPipeline::State::prepare(const FluxPipelineInputs& inputs, flux::Denois
   output.seconds.prepare = watch.seconds();
 }
 
+// Latents [1, channels, height, width] as pixels [1, 3, height, width], float32 in 0..1, on the CPU.
+at::Tensor FluxPipeline::State::decoded(const at::Tensor& unpacked) const {
+  auto& decoder = *vae.model.ptr();
+  const auto wanted = decoder.parameters().front().scalar_type();
+  const auto pixels = decoder.decode(decoder.unscaled(unpacked).to(wanted));  // about -1..1
+  return (pixels * 0.5 + 0.5).clamp(0, 1).to(at::kCPU, at::kFloat);
+}
+
 // One picture at a time: the decoder's planes are the largest tensors of the whole call.
 void FluxPipeline::State::decode(const at::Tensor& latents, const flux::BatchShare& batch, FluxPipelineOutput& output) {
   const TracedSpan span("stage", "decode");
   const Stopwatch watch;
   const auto unpacked = flux::unpack(latents, output.height / scale_factor(), output.width / scale_factor());
-  const auto wanted = vae.model->parameters().front().scalar_type();
   std::vector<at::Tensor> pictures;
-  for (const auto& one : unpacked.split(1)) {
-    const auto decoded = vae.model->decode(vae.model->unscaled(one).to(wanted));  // about -1..1
-    pictures.push_back((decoded * 0.5 + 0.5).clamp(0, 1).to(at::kCPU, at::kFloat));
-  }
+  for (const auto& one : unpacked.split(1)) pictures.push_back(decoded(one));
   output.image = batch.on_rank_0(at::cat(pictures));
   if (output.image.defined()) {
     for (const auto& picture : output.image.unbind(0)) output.images.push_back(Image::from_tensor(picture));
@@ -435,6 +441,23 @@ FluxPipelineOutput FluxPipeline::generate(const FluxPipelineInputs& inputs, cons
   const auto counts = state.world.counter().counts();
   output.communication_total = difference(counts, std::exchange(state.counts_before, counts));
   return output;
+}
+
+std::vector<Image> FluxPipeline::preview(const at::Tensor& latents, int64_t height, int64_t width, int64_t side) const {
+  const at::NoGradGuard no_grad;
+  const auto& state = *state_;
+  const int64_t rows = height / state.scale_factor(), columns = width / state.scale_factor();
+  check<ShapeError>(latents.dim() == 3 && latents.size(1) * 4 == rows * columns && rows > 0 && columns > 0,
+                    "latents are ", latents.sizes(), ", and a picture of ", height, "x", width, " pixels has [B, ",
+                    rows * columns / 4, ", channels].");
+  const int64_t most = std::max<int64_t>(1, side / state.scale_factor());
+  const int64_t factor = (std::max(rows, columns) + most - 1) / most;
+  const auto small =
+      at::adaptive_avg_pool2d(flux::unpack(latents, rows, columns).to(at::kFloat),
+                              {std::max<int64_t>(1, rows / factor), std::max<int64_t>(1, columns / factor)});
+  std::vector<Image> images;
+  for (const auto& one : small.split(1)) images.push_back(Image::from_tensor(state.decoded(one)[0]));
+  return images;
 }
 
 std::vector<Image> FluxPipeline::operator()(const FluxPipelineInputs& inputs) { return generate(inputs).images; }

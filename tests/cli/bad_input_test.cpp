@@ -111,7 +111,7 @@ const std::vector<BadInput> kBadFlags = {
     {"NoModel", {}, 2, {"--model"}, {"--model"}},
     {"NoPrompt", {}, 2, {"--prompt"}, {"--prompt"}},
     {"NoOutput", {}, 2, {"--output"}, {"--output"}},
-    {"OutputIsNoPng", {"--output", "/tmp/picture.jpg"}, 2, {"--output", ".png"}},
+    {"OutputIsNoPicture", {"--output", "/tmp/picture.gif"}, 2, {"--output", ".png", ".jpg", ".webp"}},
     {"OutputsFolderIsMissing", {"--output", "/nowhere/picture.png"}, 1, {"/nowhere"}},
     {"OutputsNameIsTooLong", {"--output", std::string(252, 'n') + ".png"}, 1, {"File name too long"}},
     {"OutputIsADeviceThatIsMissing", {"--output", "/dev/nothing.png"}, 1, {"/dev/nothing.png", "No such file"}},

@@ -113,6 +113,61 @@ TEST(From, RefusesAPictureThatCarriesNothing) {
   EXPECT_EQ(repeat(folder / "missing.png", folder / "a.png").exit_code, 1);
 }
 
+TEST(Formats, CarryWhatRepeatsThePicture) {
+  const TemporaryFolder folder;
+  for (const char* extension : {".jpg", ".webp"}) {
+    const auto first = folder / text_of("a", extension), second = folder / text_of("b", extension);
+    ASSERT_EQ(run_child(generate_command(first)).exit_code, 0);
+    const auto repeated = repeat(first, second);
+    ASSERT_EQ(repeated.exit_code, 0) << repeated.err;
+    expect_mentions(repeated.err, {"byte for byte"});
+    EXPECT_EQ(content_of(first), content_of(second));
+  }
+  ASSERT_EQ(repeat(folder / "a.jpg", folder / "c.png").exit_code, 0);
+  EXPECT_EQ(Image::load(folder / "c.png").rgb, Image::load(folder / "a.webp").rgb);
+}
+
+TEST(ContactSheet, ShowsEveryPictureOfAPromptFile) {
+  const TemporaryFolder folder;
+  put(folder / "prompts", "a red circle on a white background\na blue star\na green square\n");
+  auto command = generate_command(folder / "a.png",
+                                  {"--prompt-file", folder / "prompts", "--contact-sheet", folder / "sheet.png"});
+  const auto prompt = std::find(command.begin(), command.end(), "--prompt");
+  command.erase(prompt, prompt + 2);
+  const auto result = run_child(command);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto sheet = Image::load(folder / "sheet.png").to_tensor();
+  ASSERT_EQ(sheet.sizes(), (at::IntArrayRef{3, 2 * 72 + 8, 2 * 72 + 8}));
+  const auto third = Image::load(folder / "a-2.png").to_tensor();
+  EXPECT_TRUE(sheet.narrow(1, 80, 64).narrow(2, 8, 64).equal(third));
+}
+
+TEST(Preview, ShowsThePictureToComeForOneGather) {
+  const TemporaryFolder folder;
+  const auto generate = [&](const std::string& name, const std::vector<std::string>& more) {
+    auto command = generate_command(folder / (name + ".png"),
+                                    {"--ring-degree", "2", "--threads", "1", "--report", folder / (name + ".json")});
+    command.insert(command.end(), more.begin(), more.end());
+    *(std::find(command.begin(), command.end(), "--steps") + 1) = "8";
+    const auto result = run_child(command);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  };
+  generate("plain", {});
+  generate("shown", {"--preview", "3"});
+  const auto shown = Image::load(folder / "shown.png");
+  EXPECT_EQ(shown.rgb, Image::load(folder / "plain.png").rgb);
+  const auto gathers = [&](const std::string& name) {
+    const auto rank = Json::parse(content_of(folder / (name + ".json")))["ranks"][1];
+    EXPECT_FALSE(rank["communication"].contains("all_gather"));
+    return rank["communication_total"]["all_gather"]["calls"].get<int64_t>();
+  };
+  EXPECT_EQ(gathers("shown") - gathers("plain"), 2);  // after steps 3 and 6 of 8
+  const auto preview = Image::load(folder / "shown-preview.png").to_tensor();
+  ASSERT_EQ(preview.sizes(), (at::IntArrayRef{3, 64, 64}));
+  // The noise that is left after step 6 of 8 would be much further off.
+  EXPECT_LT((preview - shown.to_tensor()).abs().mean().item<float>(), 0.05F);
+}
+
 std::string config_text() {
   return Json({{"model", model_path("flux-shapes")},
                {"prompt", "a red circle"},

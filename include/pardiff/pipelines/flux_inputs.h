@@ -64,6 +64,10 @@ struct StepEnd {
   /// [B, text_tokens, dim], shared like the latents; under cfg those of the own pass. May be replaced by a tensor of
   /// the same shape.
   at::Tensor prompt_embeds{};
+  /// The whole of what is shared like the latents: [B, image_tokens, channels], on every rank.
+  /// Collective: every rank that runs the step. Cost: an all_gather under context parallelism and one under dp, counted
+  /// in communication_total only.
+  std::function<at::Tensor(const at::Tensor& share)> gathered{};
   /// True: the remaining steps are left out.
   bool interrupt = false;
 };

@@ -96,6 +96,12 @@ class FluxPipeline {
   /// Throws what `generate` would throw for these inputs before any communication. Pure; on data that every rank has.
   void check_inputs(const FluxPipelineInputs& inputs) const;
 
+  /// What latents of a picture (packed and whole: [B, image_tokens, channels]) look like, small: they are averaged
+  /// until the longer side has at most `side` pixels, then decoded. Of a picture of height x width pixels.
+  /// Pure. Cost: that of decoding a picture of the small size.
+  /// Throws: ShapeError if the latents are not of such a picture.
+  std::vector<Image> preview(const at::Tensor& latents, int64_t height, int64_t width, int64_t side = 256) const;
+
   /// Writes all parts as a folder in the diffusers layout that FluxPipeline, here and there, loads: weights that tensor
   /// parallelism has cut are put together, and what this pipeline has no use for (the VAE's encoder) is copied from the
   /// files it was loaded from. `folder` must not exist, or be empty; it appears whole or not at all.

@@ -4,8 +4,10 @@
 #include <pardiff/io/image.h>
 #include <pardiff/io/safetensors.h>
 
+#include <cctype>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 
 #include "support/failure.h"
@@ -101,13 +103,13 @@ TEST(Image, EqualPicturesGiveEqualBytes) {
   EXPECT_EQ(content_of(folder / "1.png"), content_of(folder / "2.png"));
 }
 
-TEST(Image, RefusesToSaveWhatAPngCannotHold) {
+TEST(Image, RefusesToSaveWhatNoFormatHolds) {
   const TemporaryFolder folder;
   const auto image = small_picture();
   const auto message = [&](const std::string& name, const std::string& key, const std::string& value) {
     return refusal<UsageError>([&] { image.save(folder / name, {{key, value}}); });
   };
-  expect_mentions(message("x.jpg", "a", "b"), {"x.jpg", ".png"});
+  expect_mentions(message("x.gif", "a", "b"), {"x.gif", ".png or .jpg or .jpeg or .webp"});
   expect_mentions(message("x", "a", "b"), {".png"});
   expect_mentions(message("x.png", "", "b"), {"keyword"});
   expect_mentions(message("x.png", std::string(80, 'k'), "b"), {"keyword"});
@@ -119,6 +121,67 @@ TEST(Image, RefusesToSaveWhatAPngCannotHold) {
   expect_mentions(refusal<CheckpointError>([&] { image.save(folder / "no/x.png"); }), {"does not exist"});
   EXPECT_TRUE(folder.names().empty());
 }
+
+class PictureFormat : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::filesystem::path named(const std::string& stem) const { return folder_ / (stem + GetParam()); }
+  bool is_lossless() const { return std::string(GetParam()) != ".jpg"; }
+
+  TemporaryFolder folder_;
+};
+
+TEST_P(PictureFormat, KeepsPictureAndText) {
+  const auto image = small_picture();
+  const std::string markup = "a <b> & \"c\": d\r\n\te &amp; \xc3\xa9";
+  const Texts text = {{"parameters", std::string(200'000, 'p') + "\xe6\x97\xa5"}, {"prompt", markup}, {"empty", ""}};
+  image.save(named("x"), {text.begin(), text.end()});
+  image.save(named("y"), {text.begin(), text.end()});
+  EXPECT_EQ(content_of(named("x")), content_of(named("y")));
+  EXPECT_EQ(Image::read_text(named("x")), text);
+  const auto loaded = Image::load(named("x"));
+  EXPECT_EQ(loaded.width, image.width);
+  EXPECT_EQ(loaded.height, image.height);
+  if (is_lossless()) {
+    EXPECT_EQ(loaded.rgb, image.rgb);
+  } else {
+    EXPECT_LT((loaded.to_tensor() - image.to_tensor()).abs().mean().item<float>(), 0.01F);
+  }
+  image.save(named("plain"));
+  EXPECT_TRUE(Image::read_text(named("plain")).empty());
+}
+
+TEST_P(PictureFormat, IsKnownByItsBytesAndNamedInAnyCase) {
+  std::string extension = GetParam();
+  for (auto& c : extension) c = static_cast<char>(std::toupper(c));
+  small_picture().save(folder_ / ("x" + extension));
+  std::filesystem::rename(folder_ / ("x" + extension), folder_ / "x.dat");
+  EXPECT_EQ(Image::load(folder_ / "x.dat").width, small_picture().width);
+}
+
+TEST_P(PictureFormat, RefusesABrokenFileAndNeverCrashes) {
+  const auto path = named("broken");
+  Image{2, 2, {0, 50, 100, 150, 200, 250, 10, 20, 30, 40, 50, 60}}.save(named("x"), {{"k", "v"}, {"u", "\xc3\xbc"}});
+  const auto whole = content_of(named("x"));
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    put(path, whole.substr(0, size));
+    EXPECT_THROW(Image::load(path), CheckpointError) << size;
+  }
+  int refused = 0;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    auto broken = whole;
+    broken[i] = static_cast<char>(broken[i] ^ (1 << (i * 5 % 8)));
+    put(path, broken);
+    try {
+      Image::load(path);
+    } catch (const CheckpointError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 10);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, PictureFormat, ::testing::Values(".png", ".jpg", ".webp"),
+                         [](const auto& instance) { return std::string(instance.param).substr(1); });
 
 TEST(Image, ABrokenPngIsRefusedAndNeverCrashes) {
   const TemporaryFolder folder;
@@ -142,7 +205,7 @@ TEST(Image, ABrokenPngIsRefusedAndNeverCrashes) {
   }
   EXPECT_GT(refused, 40);
   put(path, "GIF89a..............");
-  expect_mentions(refusal<CheckpointError>([&] { Image::load(path); }), {"broken.png", "not a PNG"});
+  expect_mentions(refusal<CheckpointError>([&] { Image::load(path); }), {"broken.png", "no PNG, JPEG or WebP"});
   put(path, "version https://git-lfs.github.com/spec/v1\noid");
   expect_mentions(refusal<CheckpointError>([&] { Image::load(path); }), {"git-lfs pointer"});
   expect_mentions(refusal<CheckpointError>([&] { Image::load(folder / "no.png"); }), {"No such file"});
