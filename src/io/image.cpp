@@ -106,9 +106,11 @@ Image Image::from_tensor(const at::Tensor& pixels) {
   std::size_t nans = 0;
   for (std::size_t channel = 0; channel < 3; ++channel) {
     for (std::size_t i = 0; i < count; ++i, ++value) {  // [3, H, W] -> [H, W, 3]
-      nans += std::isnan(*value) ? 1 : 0;
+      const bool is_nan = std::isnan(*value);
+      nans += is_nan ? 1 : 0;
+      const float level = is_nan ? 0.0F : std::clamp(*value, 0.0F, 1.0F) * 255.0F;
       // nearbyint follows the rounding mode, which is half to even unless a program changes it.
-      image.rgb[3 * i + channel] = static_cast<uint8_t>(std::nearbyint(std::clamp(*value, 0.0F, 1.0F) * 255.0F));
+      image.rgb[3 * i + channel] = static_cast<uint8_t>(std::nearbyint(level));
     }
   }
   check<Error>(nans == 0, "the picture holds ", nans, " values that are not numbers, out of ", 3 * count,

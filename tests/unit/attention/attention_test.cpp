@@ -5,7 +5,6 @@
 #include <pardiff/core/error.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <limits>
 #include <set>
 
 #include "support/failure.h"
@@ -19,8 +18,6 @@ using testing::expect_failure;
 using testing::plain_attention;
 using testing::random_normal;
 using testing::relative_error;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 TEST(Attention, AloneIsSoftmaxAttention) {
   const auto query = random_normal({2, 5, 4, 8}, 1), key = random_normal({2, 7, 4, 8}, 2),

@@ -31,7 +31,7 @@ TEST(RequireUtf8, NamesTheFirstByteThatStartsNoCharacterAndItsOffset) {
       {"\xe0\x80\x80", "0xe0", "offset 0 of 3"},
   };
   for (const auto& [text, byte, offset] : cases) {
-    testing::expect_mentions(testing::refusal<UsageError>([&] { require_utf8(text); }), {byte, offset});
+    testing::expect_mentions(testing::refusal<UsageError>([&text = text] { require_utf8(text); }), {byte, offset});
   }
 }
 
