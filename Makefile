@@ -53,12 +53,14 @@ test: build
 test-full: build
 	ctest --preset $(PRESET) -LE gpu
 
-## sanitize: the tests under the address, undefined-behaviour and thread sanitizers
-sanitize:
-	$(MAKE) PRESET=asan build
-	ctest --preset asan -LE 'full|gpu|install'
-	$(MAKE) PRESET=tsan build
-	ctest --preset tsan -L 'unit|distributed' -LE 'full|gpu'
+## sanitize: unit and distributed tests under the address, undefined-behaviour and thread sanitizers; needs Debian's clang
+sanitize: deps
+	@mkdir -p build
+	for preset in asan tsan; do \
+	  cmake --preset $$preset > build/$$preset.log 2>&1 || { cat build/$$preset.log; exit 1; }; \
+	  cmake --build --preset $$preset -j $(JOBS) --target unit_and_distributed_tests || exit 1; \
+	  ctest --preset $$preset -L 'unit|distributed' -LE 'full|gpu' || exit 1; \
+	done
 
 ## gpu-packages: what a GPU machine without a package registry needs to build, for scripts/check_gpu.sh
 gpu-packages: debian

@@ -1,3 +1,6 @@
+# What the sanitizers run.
+add_custom_target(unit_and_distributed_tests)
+
 # pardiff_test(NAME SOURCES... [LABELS ...] [TIMEOUT seconds]): one gtest program, one CTest entry (loading libtorch costs 0.4 s a process).
 function(pardiff_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LABELS" ${ARGN})
@@ -11,6 +14,9 @@ function(pardiff_test name)
     set(arg_TIMEOUT 300)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+  if(arg_LABELS MATCHES "unit|distributed")
+    add_dependencies(unit_and_distributed_tests ${name})
+  endif()
 endfunction()
 
 # NAME's tests whose names have Full in them are exhaustive: an entry of their own, with the label `full`.

@@ -11,14 +11,14 @@ targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=($(ls tests/fuzz/corpus))
 
 mkdir -p build/fuzz/found
-cmake --preset fuzz >build/fuzz.log 2>&1 || { cat build/fuzz.log; exit 1; }
-cmake --build --preset fuzz -j "${JOBS:-$(nproc)}" --target "${targets[@]/#/fuzz_}"
+cmake --preset asan >build/asan.log 2>&1 || { cat build/asan.log; exit 1; }
+cmake --build --preset asan -j "${JOBS:-$(nproc)}" --target "${targets[@]/#/fuzz_}"
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_container_overflow=0  # libtorch is not instrumented
 failed=()
 for target in "${targets[@]}"; do
   mkdir -p build/fuzz/corpus/$target
   echo "$target"
-  build/fuzz/tests/fuzz/fuzz_$target build/fuzz/corpus/$target tests/fuzz/corpus/$target -max_total_time=$seconds \
+  build/asan/tests/fuzz/fuzz_$target build/fuzz/corpus/$target tests/fuzz/corpus/$target -max_total_time=$seconds \
     -rss_limit_mb=1024 -timeout=10 -max_len=65536 -artifact_prefix=build/fuzz/found/$target- \
     -print_final_stats=1 >build/fuzz/$target.log 2>&1 || failed+=("$target")
   grep -E 'stat::(number_of_executed_units|peak_rss_mb)|^==.*ERROR|SUMMARY|runtime error' build/fuzz/$target.log || true
