@@ -73,6 +73,7 @@ class Generation {
         flags_.model, world_,
         {.dtype = dtype_,
          .variant = flags_.variant,
+         .transformer_file = flags_.transformer,
          .parallel_config = layout_.parallel ? ParallelChoice(*layout_.parallel) : ParallelChoice(),
          .attention_backend = flags_.attention_backend});
     const auto output = denoise(pipeline);
@@ -104,7 +105,7 @@ class Generation {
 
   void write(const FluxPipelineOutput& output, const RunReport& report, const std::string& trace) const {
     WrittenFiles written;
-    const auto origin = PictureOrigin::here(resolve_model(flags_.model), flags_.variant);
+    const auto origin = PictureOrigin::here(resolve_model(flags_.model), flags_.variant, flags_.transformer);
     const auto paths = flags_.picture_paths();
     for (size_t i = 0; i < paths.size(); ++i) {
       const auto index = flags_.only.value_or(static_cast<int64_t>(i));
@@ -154,7 +155,8 @@ void check_surroundings(const GenerateFlags& flags, const std::optional<Repetiti
   flags.check_outputs();
   const auto folder = resolve_model(flags.model);
   if (!repetition) return;
-  for (const auto& difference : repetition->differences(PictureOrigin::here(folder, flags.variant))) warn(difference);
+  for (const auto& difference : repetition->differences(PictureOrigin::here(folder, flags.variant, flags.transformer)))
+    warn(difference);
 }
 
 int generate(GenerateFlags& flags, Flags& declared) {

@@ -69,6 +69,7 @@ void GenerateFlags::declare(Flags& flags) {
              "--output a.png")
       .text("--model", model, "A folder in the diffusers layout, or a repository id in the local Hugging Face cache")
       .text("--variant", variant, "Read the files of this variant, such as fp16; parts without are read plain")
+      .path("--transformer", transformer, "Its weights from this single file, also of the original layout")
       .texts("--prompt", prompts, "What the picture shows; repeat for a batch")
       .texts("--prompt-2", prompts_2, "For the T5 encoder; default: --prompt")
       .path("--prompt-file", prompt_file, "Prompts from a file, one on each line")

@@ -19,6 +19,7 @@ class Flags;
 struct GenerateFlags {
   std::string model;
   std::string variant;
+  std::filesystem::path transformer;
   std::vector<std::string> prompts, prompts_2, negative_prompts;
   std::filesystem::path prompt_file;
   double true_cfg_scale = 1.0;

@@ -46,6 +46,7 @@ Json picture_config(const GenerateFlags& flags, std::optional<at::ScalarType> dt
                {"seed", output.seeds.empty() ? Json(nullptr) : Json(output.seeds.front())},
                {"dtype", dtype_text(dtype)}};
   if (!flags.variant.empty()) json["variant"] = flags.variant;
+  if (!flags.transformer.empty()) json["transformer"] = flags.transformer.string();
   if (!flags.prompts_2.empty()) json["prompt_2"] = flags.prompts_2;
   if (!flags.negative_prompts.empty()) json["negative_prompt"] = flags.negative_prompts;
   if (flags.true_cfg_scale != 1.0) json["true_cfg_scale"] = flags.true_cfg_scale;

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <regex>
 
 #include "cli/dtype.h"
 #include "cli/flags.h"
@@ -51,26 +52,65 @@ void print_row(const std::string& name, const std::string& class_name, const std
   std::cout << std::left << std::setw(16) << name << std::setw(34) << class_name << rest << "\n";
 }
 
-void inspect_weights(const Part& part, const Part::Weights& weights, const std::string& wanted, Totals& totals) {
-  const auto checkpoint = Checkpoint::open(part.folder, weights.stem, weights.variant);
-  const auto files = checkpoint.files();
+std::string weights_text(const Checkpoint& checkpoint) {
+  const auto files = checkpoint.files().size();
+  return text_of(count_text(parameter_count(checkpoint)), " parameters in ", checkpoint.names().size(), " tensors, ",
+                 dtypes_text(checkpoint), ", ", bytes_text(checkpoint.total_bytes()), ", ", files,
+                 files == 1 ? " file" : " shards");
+}
+
+// "diffusion_pytorch_model-00001-of-00002.safetensors", of a save that another has replaced.
+bool is_shard(const std::string& file) {
+  static const std::regex pattern(R"(.*-\d{5}-of-\d{5}\.safetensors)");
+  return std::regex_match(file, pattern);
+}
+
+void print_strays(const Checkpoint& checkpoint) {
+  std::vector<std::string> stale, strays;
+  for (const auto& file : checkpoint.stray_files()) (is_shard(file) ? stale : strays).push_back(file);
+  print_some(stale, "stale shard, not read: ");
+  print_some(strays, "stray file, not read: ");
+}
+
+void add(Totals& totals, const Checkpoint& checkpoint) {
   totals.parameters += parameter_count(checkpoint);
   totals.bytes += checkpoint.total_bytes();
-  print_row(part.name.empty() ? "." : part.name, part.class_name,
-            text_of(count_text(parameter_count(checkpoint)), " parameters in ", checkpoint.names().size(), " tensors, ",
-                    dtypes_text(checkpoint), ", ", bytes_text(checkpoint.total_bytes()), ", ", files.size(),
-                    files.size() == 1 ? " file" : " shards"));
+}
+
+void print_findings(const BlankModel& blank, const Checkpoint& checkpoint, Totals& totals) {
+  const auto findings = compare(blank, checkpoint);
+  print_some(findings.wrong, "");
+  print_some(findings.unused, "not used: ");
+  if (!findings.wrong.empty()) totals.sound = false;
+}
+
+void inspect_weights(const Part& part, const Part::Weights& weights, const std::string& wanted, Totals& totals) {
+  const auto checkpoint = Checkpoint::open(part.folder, weights.stem, weights.variant);
+  add(totals, checkpoint);
+  print_row(part.name.empty() ? "." : part.name, part.class_name, weights_text(checkpoint));
   if (weights.variant != wanted) std::cout << "    no files of variant " << wanted << ": these are the plain ones\n";
-  print_some(checkpoint.stray_files(), "stray file, not read: ");
+  print_strays(checkpoint);
   const auto blank = blank_model(part.class_name, ConfigFile::open(part.folder / "config.json"));
   if (!blank.model) {
     std::cout << "    class " << part.class_name << " is not one that pardiff runs\n";
     return;
   }
-  const auto findings = compare(blank, checkpoint);
-  print_some(findings.wrong, "");
-  print_some(findings.unused, "not used: ");
-  if (!findings.wrong.empty()) totals.sound = false;
+  print_findings(blank, checkpoint, totals);
+}
+
+// A transformer in one file, which generate takes with --transformer.
+void inspect_file(const std::filesystem::path& path, Totals& totals) {
+  const auto checkpoint = Checkpoint::open_file(path);
+  add(totals, checkpoint);
+  const auto blank = blank_transformer_of(checkpoint);
+  print_row("transformer", blank.model ? blank.model->class_name() : "unknown", weights_text(checkpoint));
+  if (!blank.model) {
+    std::cout << "    its tensors are not those of a transformer that pardiff runs\n";
+    return;
+  }
+  std::cout << "    names of " << (is_original_layout(checkpoint) ? "FLUX's first publication" : "diffusers")
+            << "; for generate --transformer\n";
+  print_findings(blank, checkpoint, totals);
 }
 
 void inspect_part(const Part& part, const std::string& variant, Totals& totals) {
@@ -82,22 +122,32 @@ void inspect_part(const Part& part, const std::string& variant, Totals& totals) 
   if (!exists || needs_weights) totals.sound = false;
 }
 
-int inspect(const InspectFlags& flags) {
-  const auto folder = resolve_model(flags.model);
-  Totals totals;
+void inspect_folder(const std::filesystem::path& folder, const std::string& variant, Totals& totals) {
   const auto parts = parts_of(folder);
-  check_variant(parts, flags.variant);
+  check_variant(parts, variant);
   for (const auto& part : parts) {
     try {
-      inspect_part(part, flags.variant, totals);
+      inspect_part(part, variant, totals);
     } catch (const CheckpointError& error) {
       print_row(part.name, part.class_name, error.what());
       totals.sound = false;
     }
   }
+}
+
+int inspect(const InspectFlags& flags) {
+  Totals totals;
+  std::error_code ignored;
+  const bool is_file = std::filesystem::is_regular_file(flags.model, ignored);
+  const auto path = is_file ? std::filesystem::path(flags.model) : resolve_model(flags.model);
+  if (is_file) {
+    inspect_file(path, totals);
+  } else {
+    inspect_folder(path, flags.variant, totals);
+  }
   print_row("total", "", text_of(count_text(totals.parameters), " parameters, ", bytes_text(totals.bytes)));
   std::cout.flush();  // the list above the error, also where both go into one file
-  check<CheckpointError>(totals.sound, folder.string(), " is not complete; the list above says what is wrong.");
+  check<CheckpointError>(totals.sound, path.string(), " is not complete; the list above says what is wrong.");
   return 0;
 }
 
@@ -106,7 +156,8 @@ int inspect(const InspectFlags& flags) {
 Action declare_inspect(Flags& declared) {
   auto flags = std::make_shared<InspectFlags>();
   declared.group("Flags", "pardiff inspect models/flux-shapes")
-      .argument("DIR", flags->model, "A checkpoint's folder, or a repository id in the local Hugging Face cache")
+      .argument("DIR", flags->model,
+                "A checkpoint's folder, a repository id in the local Hugging Face cache, or a transformer in one file")
       .text("--variant", flags->variant, "Read the files of this variant, such as fp16");
   return [flags] { return inspect(*flags); };
 }

@@ -10,9 +10,11 @@
 #include <pardiff/models/unused_tensors.h>
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <iomanip>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 namespace pardiff::cli {
@@ -101,8 +103,64 @@ BlankModel blank_model(const std::string& class_name, const ConfigFile& config, 
   return {};
 }
 
+namespace {
+
+// One more than the largest N of the names "<prefix>N.".
+int64_t blocks_of(const ParameterSource& source, const std::string& prefix) {
+  int64_t count = 0;
+  for (const auto& name : source.names) {
+    if (!name.starts_with(prefix)) continue;
+    int64_t number = -1;
+    std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
+    count = std::max(count, number + 1);
+  }
+  return count;
+}
+
+std::optional<FluxTransformerConfig> config_of(const ParameterSource& source) {
+  const std::set<std::string> names(source.names.begin(), source.names.end());
+  const auto size = [&](const char* name, size_t dim) {
+    const auto shape = names.contains(name) ? source.shape(name) : std::vector<int64_t>();
+    return dim < shape.size() ? shape[dim] : 0;
+  };
+  FluxTransformerConfig config;
+  config.attention_head_dim = size("transformer_blocks.0.attn.norm_q.weight", 0);
+  const int64_t width = size("x_embedder.weight", 0);
+  if (config.attention_head_dim < 8 || width < config.attention_head_dim) return std::nullopt;
+  config.num_attention_heads = width / config.attention_head_dim;
+  config.in_channels = size("x_embedder.weight", 1);
+  config.out_channels = size("proj_out.weight", 0);
+  config.num_layers = blocks_of(source, "transformer_blocks.");
+  config.num_single_layers = blocks_of(source, "single_transformer_blocks.");
+  config.joint_attention_dim = size("context_embedder.weight", 1);
+  config.pooled_projection_dim = size("time_text_embed.text_embedder.linear_1.weight", 1);
+  config.guidance_embeds = names.contains("time_text_embed.guidance_embedder.linear_1.weight");
+  // Rotary angles are no tensors; any that fill a head will do.
+  config.axes_dims_rope = {config.attention_head_dim - 4, 2, 2};
+  return config;
+}
+
+}  // namespace
+
+BlankModel blank_transformer_of(const Checkpoint& file) {
+  const auto config = config_of(parameter_source(file));
+  if (!config) return {};
+  try {
+    return blank_transformer(ConfigFile::parse(config->to_json(), file.path().string()), {.allocate = false});
+  } catch (const Error& error) {
+    fail<CheckpointError>(file.path().string(), " does not have the sizes of a FLUX transformer: ", error.what());
+  }
+}
+
+bool is_original_layout(const Checkpoint& file) {
+  const auto names = parameter_source(file).names;
+  return std::any_of(names.begin(), names.end(), [&](const auto& name) { return !file.contains(name); });
+}
+
 TensorFindings compare(const BlankModel& blank, const Checkpoint& checkpoint) {
   TensorFindings findings;
+  const auto source = parameter_source(checkpoint);
+  const std::set<std::string> available(source.names.begin(), source.names.end());
   for (const auto& parameter : blank.model->named_parameters()) {
     std::vector<std::string> names = {parameter.key()};
     if (blank.load_options.other_names) {
@@ -110,17 +168,18 @@ TensorFindings compare(const BlankModel& blank, const Checkpoint& checkpoint) {
       names.insert(names.end(), others.begin(), others.end());
     }
     const auto found =
-        std::find_if(names.begin(), names.end(), [&](const auto& name) { return checkpoint.contains(name); });
+        std::find_if(names.begin(), names.end(), [&](const auto& name) { return available.contains(name); });
     if (found == names.end()) {
       findings.wrong.push_back(text_of("missing: ", parameter.key()));
       continue;
     }
-    const at::IntArrayRef shape = checkpoint.info(*found).shape;
-    if (shape != parameter.value().sizes()) {
-      findings.wrong.push_back(text_of("misshapen: ", *found, " is ", shape, ", needed ", parameter.value().sizes()));
+    const auto shape = source.shape(*found);
+    if (at::IntArrayRef(shape) != parameter.value().sizes()) {
+      findings.wrong.push_back(
+          text_of("misshapen: ", *found, " is ", at::IntArrayRef(shape), ", needed ", parameter.value().sizes()));
     }
   }
-  auto unused = unused_tensors(*blank.model, parameter_source(checkpoint), blank.load_options);
+  auto unused = unused_tensors(*blank.model, source, blank.load_options);
   for (const auto& name : unused.refused) {
     findings.wrong.push_back(text_of("stray: ", name, " has no place in ", blank.model->class_name()));
   }

@@ -42,6 +42,12 @@ struct BlankModel {
 /// Throws: CheckpointError for a config that is damaged. A class that is not here gives no model.
 BlankModel blank_model(const std::string& class_name, const ConfigFile& config, at::ScalarType dtype = at::kFloat);
 
+/// FLUX's transformer of the sizes that the tensors of a single file show, whatever its layout; no model if they show
+/// none. Throws: CheckpointError for tensors that are damaged.
+BlankModel blank_transformer_of(const Checkpoint& file);
+/// Whether a file has the names of FLUX's first publication.
+bool is_original_layout(const Checkpoint& file);
+
 /// What is wrong with the tensors of a checkpoint, so that loading refuses it, a line each: missing, misshapen, of a
 /// part that the model has and yet without a place in it; and those that loading lets be.
 struct TensorFindings {

@@ -72,9 +72,13 @@ Json parameters_in(const fs::path& picture) {
 
 }  // namespace
 
-PictureOrigin PictureOrigin::here(const fs::path& folder, const std::string& variant) {
+PictureOrigin PictureOrigin::here(const fs::path& folder, const std::string& variant, const fs::path& transformer) {
   PictureOrigin origin;
-  for (const auto& part : parts_of(folder)) origin.checkpoint[part.name] = digest_of_part(part, variant);
+  for (const auto& part : parts_of(folder)) {
+    const bool is_file = !transformer.empty() && part.name == "transformer";
+    origin.checkpoint[part.name] =
+        is_file ? digest_of(Checkpoint::open_file(transformer)).substr(0, 16) : digest_of_part(part, variant);
+  }
   const auto version = version_line();
   origin.made_with = {{"pardiff", version.substr(version.find(' ') + 1)},
                       {"torch", TORCH_VERSION},
@@ -83,7 +87,9 @@ PictureOrigin PictureOrigin::here(const fs::path& folder, const std::string& var
 }
 
 Repetition::Repetition(Flags& declared, GenerateFlags& flags)
-    : from_(flags.from), names_model_(declared.is_given("--model") || declared.is_given("--variant")) {
+    : from_(flags.from),
+      names_model_(declared.is_given("--model") || declared.is_given("--variant") ||
+                   declared.is_given("--transformer")) {
   auto parameters = parameters_in(from_);
   before_ = content_of(from_);
   origin_ = {texts_in(parameters, "checkpoint"), texts_in(parameters, "made_with")};

@@ -15,9 +15,10 @@ struct PictureOrigin {
   std::map<std::string, std::string> checkpoint;  // part -> digest of its files
   std::map<std::string, std::string> made_with;   // "pardiff", "torch", "cpu" -> version, name
 
-  /// Of the checkpoint in `folder` and of this program. Cost: reads a few rows of every tensor.
-  /// Throws: CheckpointError for a file that is missing or damaged.
-  static PictureOrigin here(const std::filesystem::path& folder, const std::string& variant);
+  /// Of the checkpoint in `folder`, with the weights of the file `transformer` if there is one, and of this program.
+  /// Cost: reads a few rows of every tensor. Throws: CheckpointError for a file that is missing or damaged.
+  static PictureOrigin here(const std::filesystem::path& folder, const std::string& variant,
+                            const std::filesystem::path& transformer);
 };
 
 /// A picture that is made again from what it carries.
@@ -29,7 +30,7 @@ class Repetition {
   Repetition(Flags& declared, GenerateFlags& flags);
 
   /// Compares what the picture was made from with what is here. Another checkpoint is refused, unless it was asked for
-  /// by --model or --variant; then, and for another program or processor, the answer says what differs.
+  /// by --model, --variant or --transformer; then, and for another program or processor, the answer says what differs.
   /// Throws: CheckpointError.
   std::vector<std::string> differences(const PictureOrigin& here) const;
 

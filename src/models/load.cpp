@@ -5,10 +5,12 @@
 #include <pardiff/models/unused_tensors.h>
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <utility>
 
 #include "io/mapped_reading.h"
+#include "models/original_flux.h"
 
 namespace pardiff {
 namespace {
@@ -72,9 +74,62 @@ std::vector<std::string> check_unused(const torch::nn::Module& module, const Par
   return std::move(unused.let_be);
 }
 
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+
+// `wanted` rows of those that `rows` put end to end.
+Ranges rows_among(const Ranges& rows, const Ranges& wanted) {
+  Ranges found;
+  for (const auto& [begin, end] : wanted) {
+    int64_t at = 0;  // where the next of `rows` starts among them all
+    for (const auto& [first, last] : rows) {
+      const int64_t from = std::max(begin, at), to = std::min(end, at + last - first);
+      if (from < to) found.emplace_back(first + from - at, first + to - at);
+      at += last - first;
+    }
+  }
+  return found;
+}
+
+at::Tensor tensor_of(const Checkpoint& checkpoint, const OriginalTensor& original,
+                     const std::optional<TensorSlice>& slice) {
+  const auto& [name, rows] = original;
+  if (rows.empty()) return slice ? checkpoint.tensor(name, *slice) : checkpoint.tensor(name);
+  if (slice && slice->dim == 0) {
+    return checkpoint.tensor(name, {.dim = 0, .ranges = rows_among(rows, slice->ranges)});
+  }
+  const auto& [first, last] = rows.front();
+  const auto whole = rows.size() == 1 ? checkpoint.tensor(name).narrow(0, first, last - first)  // nothing is copied
+                                      : checkpoint.tensor(name, {.dim = 0, .ranges = rows});
+  if (!slice) return whole;
+  std::vector<at::Tensor> parts;
+  for (const auto& [begin, end] : slice->ranges) parts.push_back(whole.narrow(slice->dim, begin, end - begin));
+  return at::cat(parts, slice->dim);
+}
+
+// Under the names of the parameters.
+ParameterSource source_of_original(const Checkpoint& checkpoint) {
+  const auto tensors =
+      std::make_shared<const std::map<std::string, OriginalTensor>>(tensors_of_original_flux(checkpoint));
+  std::vector<std::string> names;
+  for (const auto& [name, original] : *tensors) names.push_back(name);
+  const auto shape = [checkpoint, tensors](const std::string& name) {
+    const auto& original = tensors->at(name);
+    auto sizes = checkpoint.info(original.name).shape;
+    if (original.rows.empty()) return sizes;
+    sizes.front() = 0;
+    for (const auto& [first, last] : original.rows) sizes.front() += last - first;
+    return sizes;
+  };
+  return {checkpoint.path().string(), names, shape,
+          [checkpoint, tensors](const std::string& name, const std::optional<TensorSlice>& slice) {
+            return tensor_of(checkpoint, tensors->at(name), slice);
+          }};
+}
+
 }  // namespace
 
 ParameterSource parameter_source(const Checkpoint& checkpoint) {
+  if (is_original_flux(checkpoint)) return source_of_original(checkpoint);
   return {checkpoint.path().string(), checkpoint.names(),
           [checkpoint](const std::string& name) { return checkpoint.info(name).shape; },
           [checkpoint](const std::string& name, const std::optional<TensorSlice>& slice) {

@@ -39,7 +39,10 @@ FlowMatchEulerDiscreteScheduler scheduler_of(const std::filesystem::path& folder
 OpenedPart<FluxTransformer2DModel> open_transformer(const std::filesystem::path& folder,
                                                     const FluxPipelineOptions& options) {
   if (options.transformer) return {options.transformer};
-  auto files = open_pipeline_part(folder / "transformer", "diffusion_pytorch_model", options.variant);
+  auto files = options.transformer_file.empty()
+                   ? open_pipeline_part(folder / "transformer", "diffusion_pytorch_model", options.variant)
+                   : PartFiles{ConfigFile::open(folder / "transformer" / "config.json"),
+                               Checkpoint::open_file(options.transformer_file)};
   const auto config = FluxTransformerConfig::from_file(files.config);
   return {FluxTransformer2DModel(config, kPlaceholders), std::move(files.checkpoint)};
 }
@@ -64,7 +67,8 @@ void check_variant(const std::filesystem::path& folder, const FluxPipelineOption
   const auto sort_in = [&](bool brought, const char* part, const char* stem) {
     if (!brought) (has_weights(folder / part, stem, options.variant) ? with : without).emplace_back(part);
   };
-  sort_in(!options.transformer.is_empty(), "transformer", "diffusion_pytorch_model");
+  sort_in(!options.transformer.is_empty() || !options.transformer_file.empty(), "transformer",
+          "diffusion_pytorch_model");
   sort_in(!options.vae.is_empty(), "vae", "diffusion_pytorch_model");
   sort_in(!options.text_encoder.is_empty(), "text_encoder", "model");
   sort_in(!options.text_encoder_2.is_empty(), "text_encoder_2", "model");

@@ -43,7 +43,7 @@ ParameterBytes parameter_bytes(const Model& model, const Checkpoint* checkpoint)
   if (checkpoint && model.parameters().front().is_cpu()) {
     for (const auto& name : checkpoint->names()) {
       const auto copied = checkpoint->bytes_copied();
-      const auto* data = checkpoint->tensor(name).const_data_ptr();
+      const auto* data = checkpoint->tensor(name).storage().data();
       if (checkpoint->bytes_copied() == copied) mapped.insert(data);  // else it was not aligned and had to move
     }
   }
@@ -51,7 +51,8 @@ ParameterBytes parameter_bytes(const Model& model, const Checkpoint* checkpoint)
   for (const auto& parameter : model.parameters()) {
     const auto size = static_cast<int64_t>(parameter.nbytes());
     bytes.total += size;
-    if (!mapped.count(parameter.const_data_ptr())) bytes.private_bytes += size;
+    // A parameter may be some rows of a tensor.
+    if (!mapped.count(parameter.storage().data())) bytes.private_bytes += size;
   }
   return bytes;
 }

@@ -29,6 +29,9 @@ struct FluxPipelineOptions {
   std::optional<at::ScalarType> dtype{};
   /// "fp16" reads `<file>.fp16.safetensors`.
   std::string variant{};
+  /// A single file with the transformer's weights, under diffusers' names or those of FLUX's first publication
+  /// (flux1-dev.safetensors), instead of those in the folder; the folder's transformer/config.json says of which sizes.
+  std::filesystem::path transformer_file{};
   /// Of a repository id: a branch, a tag or a commit.
   std::string revision = "main";
   /// Runs the transformer on several ranks, as transformer()->enable_parallelism does.
