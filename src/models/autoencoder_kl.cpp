@@ -135,13 +135,21 @@ AutoencoderKLImpl::AutoencoderKLImpl(const AutoencoderKLConfig& config, const nn
   }
 }
 
-at::Tensor AutoencoderKLImpl::decode(const at::Tensor& latents) {
+at::Tensor AutoencoderKLImpl::decode(const at::Tensor& latents, const ProcessGroup& ranks) {
   check<ConfigError>(decoder_ != nullptr,
                      "this AutoencoderKL was made without its decoder. Make it with "
                      "AutoencoderParts::kAll or kDecoder.");
   check_picture(latents, "latents", config_.latent_channels, 1);
-  return with_whole_files(
-      [&] { return decoder_->forward(post_quant_conv_ ? post_quant_conv_->forward(latents) : latents); });
+  const auto decoded = [&](const at::Tensor& some) {
+    return decoder_->forward(post_quant_conv_ ? post_quant_conv_->forward(some) : some, ranks);
+  };
+  if (ranks.size() == 1) return with_whole_files([&] { return decoded(latents); });
+  const at::NoGradGuard no_grad;
+  return with_whole_files([&] {
+    std::vector<at::Tensor> pictures;  // one at a time: a picture is what the ranks share
+    for (const auto& one : latents.split(1)) pictures.push_back(decoded(one));
+    return at::cat(pictures);
+  });
 }
 
 LatentDistribution AutoencoderKLImpl::encode(const at::Tensor& image) {

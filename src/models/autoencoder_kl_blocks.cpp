@@ -30,6 +30,12 @@ at::Tensor in_fast_order(const at::Tensor& x) {
 // x + y, into y's memory when no gradient is recorded.
 at::Tensor added_to(at::Tensor y, const at::Tensor& x) { return at::GradMode::is_enabled() ? x + y : y.add_(x); }
 
+at::Tensor activated_and_convolved(nn::GroupNorm& norm, nn::Conv2d& layer, const at::Tensor& x,
+                                   const PictureRows& rows) {
+  if (!rows.are_whole()) return rows.activated_and_convolved(norm, layer, x);
+  return layer->forward(nn::silu(norm->forward(x)));
+}
+
 }  // namespace
 
 VaeResnetBlockImpl::VaeResnetBlockImpl(int64_t in_channels, int64_t out_channels, int64_t groups,
@@ -43,10 +49,10 @@ VaeResnetBlockImpl::VaeResnetBlockImpl(int64_t in_channels, int64_t out_channels
       "conv_shortcut", nn::Conv2d(in_channels, out_channels, 1, nn::Conv2dOptions{.parameters = parameters}));
 }
 
-at::Tensor VaeResnetBlockImpl::forward(const at::Tensor& x) {
-  auto y = conv1_->forward(nn::silu(norm1_->forward(x)));
-  y = nn::silu(norm2_->forward(y));
-  y = conv2_->forward(y);
+at::Tensor VaeResnetBlockImpl::forward(const at::Tensor& x, const PictureRows& rows) {
+  auto y = activated_and_convolved(norm1_, conv1_, x, rows);
+  y = activated_and_convolved(norm2_, conv2_, y, rows);
+  if (x.size(2) == 0) return y;  // a rank without rows
   return added_to(std::move(y), conv_shortcut_ ? conv_shortcut_->forward(x) : x);
 }
 
@@ -60,13 +66,17 @@ VaeAttentionImpl::VaeAttentionImpl(int64_t channels, int64_t groups, const nn::P
   register_module("to_out", torch::nn::ModuleList())->push_back(to_out_);
 }
 
-at::Tensor VaeAttentionImpl::forward(const at::Tensor& x) {
+at::Tensor VaeAttentionImpl::forward(const at::Tensor& x, const PictureRows& rows) {
   // Normalised as one row of positions, as the reference does: in bfloat16 the kernel for pictures with channels last
   // rounds otherwise.
-  const auto tokens = group_norm_->forward(x.flatten(2)).transpose(1, 2);  // [B, C, H, W] -> [B, H W, C]
+  const auto normed =
+      rows.are_whole() ? group_norm_->forward(x.flatten(2)) : rows.normalised(group_norm_, x).flatten(2);
+  const auto tokens = normed.transpose(1, 2);  // [B, C, H W] -> [B, H W, C]
   const auto query = to_q_->forward(tokens).unsqueeze(2), key = to_k_->forward(tokens).unsqueeze(2),
              value = to_v_->forward(tokens).unsqueeze(2);  // [B, H W, 1, C]
-  auto y = to_out_->forward(attention_->forward(query, key, value).flatten(2));
+  const auto attended = rows.are_whole() ? attention_->forward(query, key, value)
+                                         : rows.attended(attention_, query, key, value, x.size(3));
+  auto y = to_out_->forward(attended.flatten(2));
   return added_to(in_fast_order(y.transpose(1, 2).unflatten(2, {x.size(2), x.size(3)})), x);
 }
 
@@ -82,10 +92,10 @@ VaeMidBlockImpl::VaeMidBlockImpl(int64_t channels, const AutoencoderKLConfig& co
   register_module("attentions", torch::nn::ModuleList())->push_back(attention_);
 }
 
-at::Tensor VaeMidBlockImpl::forward(const at::Tensor& x) {
-  auto y = first_->forward(x);
-  if (attention_) y = attention_->forward(y);
-  return second_->forward(y);
+at::Tensor VaeMidBlockImpl::forward(const at::Tensor& x, const PictureRows& rows) {
+  auto y = first_->forward(x, rows);
+  if (attention_) y = attention_->forward(y, rows);
+  return second_->forward(y, rows);
 }
 
 VaeDownBlockImpl::VaeDownBlockImpl(int64_t in_channels, int64_t out_channels, bool halves,
@@ -122,8 +132,9 @@ VaeUpBlockImpl::VaeUpBlockImpl(int64_t in_channels, int64_t out_channels, bool d
   register_module("upsamplers", torch::nn::ModuleList())->push_back(upsampler);
 }
 
-at::Tensor VaeUpBlockImpl::forward(at::Tensor x) {
-  for (const auto& resnet : *resnets_) x = resnet->as<VaeResnetBlock>()->forward(x);
+at::Tensor VaeUpBlockImpl::forward(at::Tensor x, const PictureRows& rows) {
+  for (const auto& resnet : *resnets_) x = resnet->as<VaeResnetBlock>()->forward(x, rows);
+  if (upsample_ && !rows.are_whole()) return rows.enlarged_and_convolved(upsample_, x);
   return upsample_ ? upsample_->forward(at::upsample_nearest2d(x, {2 * x.size(2), 2 * x.size(3)})) : x;
 }
 
@@ -167,10 +178,16 @@ VaeDecoderImpl::VaeDecoderImpl(const AutoencoderKLConfig& config, const nn::Para
   }
 }
 
-at::Tensor VaeDecoderImpl::forward(const at::Tensor& latents) {
-  auto x = mid_block_->forward(conv_in_->forward(in_fast_order(latents)));
-  for (const auto& block : *up_blocks_) x = block->as<VaeUpBlock>()->forward(x);
-  return conv_out_->forward(nn::silu(conv_norm_out_->forward(x)));
+at::Tensor VaeDecoderImpl::forward(const at::Tensor& latents, const ProcessGroup& ranks) {
+  PictureRows rows(latents.size(2), ranks);
+  const auto own = in_fast_order(rows.own(latents));
+  auto x = mid_block_->forward(rows.are_whole() ? conv_in_->forward(own) : rows.convolved(conv_in_, own), rows);
+  for (const auto& block : *up_blocks_) {
+    auto* up = block->as<VaeUpBlock>();
+    x = up->forward(x, rows);
+    if (up->doubles()) rows = rows.doubled();
+  }
+  return rows.gathered(activated_and_convolved(conv_norm_out_, conv_out_, x, rows));
 }
 
 }  // namespace pardiff

@@ -10,7 +10,11 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/pimpl.h>
 
+#include "models/picture_rows.h"
+
 namespace pardiff {
+
+// Where a forward takes PictureRows, its tensors are this rank's share of the rows.
 
 // x + conv2(silu(norm2(conv1(silu(norm1(x)))))), with a 1x1 convolution of x where the channels differ.
 // Shapes: [B, in_channels, H, W] -> [B, out_channels, H, W].
@@ -18,7 +22,7 @@ class VaeResnetBlockImpl : public torch::nn::Module {
  public:
   VaeResnetBlockImpl(int64_t in_channels, int64_t out_channels, int64_t groups, const nn::ParameterOptions& parameters);
 
-  at::Tensor forward(const at::Tensor& x);
+  at::Tensor forward(const at::Tensor& x, const PictureRows& rows = {});
 
  private:
   nn::GroupNorm norm1_, norm2_;
@@ -31,7 +35,7 @@ class VaeAttentionImpl : public torch::nn::Module {
  public:
   VaeAttentionImpl(int64_t channels, int64_t groups, const nn::ParameterOptions& parameters);
 
-  at::Tensor forward(const at::Tensor& x);
+  at::Tensor forward(const at::Tensor& x, const PictureRows& rows = {});
 
  private:
   nn::GroupNorm group_norm_;
@@ -45,7 +49,7 @@ class VaeMidBlockImpl : public torch::nn::Module {
  public:
   VaeMidBlockImpl(int64_t channels, const AutoencoderKLConfig& config, const nn::ParameterOptions& parameters);
 
-  at::Tensor forward(const at::Tensor& x);
+  at::Tensor forward(const at::Tensor& x, const PictureRows& rows = {});
 
  private:
   VaeResnetBlock first_, second_;
@@ -75,7 +79,8 @@ class VaeUpBlockImpl : public torch::nn::Module {
   VaeUpBlockImpl(int64_t in_channels, int64_t out_channels, bool doubles, const AutoencoderKLConfig& config,
                  const nn::ParameterOptions& parameters);
 
-  at::Tensor forward(at::Tensor x);
+  at::Tensor forward(at::Tensor x, const PictureRows& rows);
+  bool doubles() const { return !upsample_.is_empty(); }
 
  private:
   torch::nn::ModuleList resnets_;
@@ -103,7 +108,8 @@ class VaeDecoderImpl : public torch::nn::Module {
  public:
   VaeDecoderImpl(const AutoencoderKLConfig& config, const nn::ParameterOptions& parameters);
 
-  at::Tensor forward(const at::Tensor& latents);
+  // The picture, whole on every rank of `ranks`; several take one picture at a time.
+  at::Tensor forward(const at::Tensor& latents, const ProcessGroup& ranks);
 
  private:
   nn::Conv2d conv_in_;

@@ -1,4 +1,5 @@
 #pragma once
+#include <pardiff/comm/process_group.h>
 #include <pardiff/io/config_file.h>
 #include <pardiff/models/load.h>
 #include <pardiff/models/model.h>
@@ -69,9 +70,12 @@ class AutoencoderKLImpl : public Model {
 
   /// A picture, about -1..1, from latents as `unscaled` returns them.
   /// Shapes: latents [B, latent_channels, h, w]; returns [B, out_channels, f h, f w], f = config().scale_factor().
+  /// With several `ranks` each decodes its rows of the picture, exactly as one rank would: convolutions see the
+  /// neighbours' rows, norms the whole picture, and the attention every position. Latents must be equal on all of them,
+  /// and the picture is whole on each. No gradient is recorded then. Collective: `ranks`.
   /// Throws: ShapeError; ConfigError without the decoder.
   /// Source: Rombach et al. 2022, arXiv 2112.10752.
-  at::Tensor decode(const at::Tensor& latents);
+  at::Tensor decode(const at::Tensor& latents, const ProcessGroup& ranks = {});
   /// Shapes: image [B, in_channels, H, W], values in -1..1; returns distributions [B, latent_channels, H/f, W/f], with
   /// sizes rounded down.
   /// Throws: ShapeError; ConfigError without the encoder.

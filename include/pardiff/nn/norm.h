@@ -87,6 +87,9 @@ class GroupNormImpl : public torch::nn::Module, public EdgeOwner {
   PlannedEdge& edge() override { return edge_; }
   std::vector<std::string> argument_names() const override { return {"input"}; }
 
+  int64_t groups() const { return groups_; }
+  double eps() const { return eps_; }
+
   at::Tensor weight, bias;
 
  private:
