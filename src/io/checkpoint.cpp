@@ -216,6 +216,8 @@ at::Tensor Checkpoint::tensor(const std::string& name, const TensorSlice& slice)
   return part;
 }
 
+void Checkpoint::forget(const std::string& name) const { state_->holder(name).forget(name); }
+
 int64_t Checkpoint::bytes_copied() const { return state_->bytes_copied; }
 
 int64_t Checkpoint::total_bytes() const {

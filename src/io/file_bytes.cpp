@@ -68,6 +68,13 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(size_));
 }
 
+void MappedFile::forget(const std::byte* begin, int64_t size) const {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = (reinterpret_cast<std::uintptr_t>(begin) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<std::uintptr_t>(begin) + static_cast<std::uintptr_t>(size)) / page * page;
+  if (first < end) ::madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
+}
+
 std::string read_whole_file(const std::filesystem::path& path, int64_t max_bytes) {
   const Descriptor file(open_for_reading(path));
   const int64_t size = size_of_regular_file(file.get(), path);

@@ -36,6 +36,9 @@ class MappedFile {
 
   std::byte* data() const { return data_; }
   int64_t size() const { return size_; }
+  /// Lets go of the memory of a stretch's whole pages. They come back from the file when they are read; what was
+  /// written to them is lost.
+  void forget(const std::byte* begin, int64_t size) const;
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), static_cast<std::size_t>(size_)}; }
 
  private:

@@ -54,6 +54,11 @@ const TensorInfo& SafetensorsFile::info(const std::string& name) const {
 
 const std::byte* SafetensorsFile::bytes(const std::string& name) const { return state_->bytes(info(name)); }
 
+void SafetensorsFile::forget(const std::string& name) const {
+  const auto& found = info(name);
+  state_->mapping->forget(state_->bytes(found), found.bytes());
+}
+
 bool SafetensorsFile::is_aligned(const std::string& name) const {
   const auto& found = info(name);
   return reinterpret_cast<std::uintptr_t>(state_->bytes(found)) % c10::elementSize(found.dtype) == 0;

@@ -11,6 +11,7 @@
 
 #include "io/mapped_reading.h"
 #include "models/flux_blocks.h"
+#include "models/weights_on_demand.h"
 
 namespace pardiff {
 namespace {
@@ -104,6 +105,73 @@ nn::Segment with_modulations(const std::shared_ptr<Block>& block, const flux::Ca
   };
 }
 
+constexpr const char* kShardedModulations =
+    "modulations cannot be computed beforehand where weights are sharded over ranks (shard_weights_over, "
+    "fsdp_degree): a layer's weights come with its block. Leave modulations out of the inputs.";
+
+std::vector<at::Tensor> modulation_parameters(const TimeTextEmbedding& embedding,
+                                              const std::vector<nn::Modulation>& layers) {
+  auto parameters = embedding->parameters();
+  for (const auto& layer : layers) {
+    for (const auto& parameter : layer->parameters()) parameters.push_back(parameter);
+  }
+  return parameters;
+}
+
+// What stands for all rows may have but one.
+FluxTransformerInputs rows_of(const FluxTransformerInputs& conditions, int64_t start, int64_t length) {
+  const auto some = [&](const at::Tensor& x) {
+    return !x.defined() || x.size(0) == 1 ? x : x.narrow(0, start, length);
+  };
+  return {.pooled_projections = some(conditions.pooled_projections),
+          .timestep = some(conditions.timestep),
+          .guidance = some(conditions.guidance)};
+}
+
+// Neighbouring layers for every rank, of about the same width together.
+std::vector<SequenceSpan> shares_of(const std::vector<nn::Modulation>& layers, int ranks) {
+  int64_t total = 0, before = 0;
+  for (const auto& layer : layers) total += layer->chunks();
+  std::vector<SequenceSpan> shares(static_cast<size_t>(ranks));
+  for (const auto& layer : layers) {
+    const int64_t middle = 2 * before + layer->chunks();  // doubled
+    ++shares[static_cast<size_t>(middle * ranks / (2 * total))].length;
+    before += layer->chunks();
+  }
+  for (size_t rank = 1; rank < shares.size(); ++rank) {
+    shares[rank].start = shares[rank - 1].start + shares[rank - 1].length;
+  }
+  return shares;
+}
+
+// Every rank's layers, one after the other in memory. `shape`: rows, width of a chunk.
+FluxModulations gathered(const std::vector<at::Tensor>& own, const std::vector<nn::Modulation>& layers,
+                         const std::vector<SequenceSpan>& shares, const std::pair<int64_t, int64_t>& shape,
+                         const at::TensorOptions& options, const ProcessGroup& group) {
+  const auto [rows, width] = shape;
+  const auto elements = [&](const nn::Modulation& layer) { return rows * width * layer->chunks(); };
+  std::vector<int64_t> counts;
+  int64_t total = 0;
+  for (const auto& share : shares) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < share.length; ++i) count += elements(layers[static_cast<size_t>(share.start + i)]);
+    counts.push_back(count);
+    total += count;
+  }
+  auto all = own.empty() ? at::empty({0}, options) : at::cat(own);
+  if (group.size() > 1) {
+    const auto mine = std::exchange(all, at::empty({total}, options));
+    all_gather(all, mine, counts, group).wait();
+  }
+  FluxModulations result;
+  int64_t start = 0;
+  for (const auto& layer : layers) {
+    result.layers.push_back(all.narrow(0, start, elements(layer)).view({rows, width * layer->chunks()}));
+    start += elements(layer);
+  }
+  return result;
+}
+
 // `chunks`: scale, shift.
 at::Tensor normed_out(const at::Tensor& image, const flux::Chunks& chunks) {
   return nn::modulated_norm(image, chunks[1], chunks[0], kNormEps);
@@ -153,10 +221,13 @@ FluxTransformer2DModelImpl::FluxTransformer2DModelImpl(const FluxTransformerConf
   const int64_t out_channels = config_.out_channels.value_or(config_.in_channels);
   proj_out_ =
       register_module("proj_out", nn::Linear(dim, config_.patch_size * config_.patch_size * out_channels, options));
+  modulation_weights_ = names_of(modulation_parameters(time_text_embed_, modulation_layers()));
 }
 
 at::Tensor FluxTransformer2DModelImpl::forward(const FluxTransformerInputs& whole_inputs) {
   const MappedReading reading;
+  const bool is_modulated = whole_inputs.modulations.given();
+  is_modulated ? need_main_weights() : need_weights();
   auto inputs = checked(whole_inputs);
   for (auto [name, tensor] : {std::pair{"hidden_states", &inputs.hidden_states},
                               {"encoder_hidden_states", &inputs.encoder_hidden_states},
@@ -164,21 +235,20 @@ at::Tensor FluxTransformer2DModelImpl::forward(const FluxTransformerInputs& whol
                               {"txt_ids", &inputs.txt_ids}}) {
     *tensor = boundary_->enter(name, *tensor);
   }
+  check_rotary(inputs);
 
   auto image = through(x_embedder_, inputs.hidden_states);
   observe("x_embedder", {image});
-  const auto time = time_embedding(inputs, image.scalar_type());
-  observe("time_text_embed", {time});
+  const auto condition = is_modulated ? at::Tensor() : this->condition(inputs, image.scalar_type());
   auto text = through(context_embedder_, inputs.encoder_hidden_states);
   observe("context_embedder", {text});
 
   flux::Call call;
-  call.rotary = nn::rotary_table(at::cat({inputs.txt_ids, inputs.img_ids}), config_.axes_dims_rope);
+  call.rotary = inputs.rotary ? *inputs.rotary : rotary_table(inputs.txt_ids, inputs.img_ids);
   call.tokens = SequenceLayout::joint(boundary_->layout("encoder_hidden_states"), boundary_->layout("hidden_states"));
   call.text_length = text.size(1);
   if (observer_) observe("pos_embed", {call.rotary.cosines(), call.rotary.sines()});
 
-  const auto condition = at::silu(time);
   if (weight_shards()) {  // a modulation is computed in the turn of its block, when its weights are whole
     image = through_blocks(text, image, condition, {}, call);
     image = with_weights_of(*norm_out_,
@@ -187,7 +257,8 @@ at::Tensor FluxTransformer2DModelImpl::forward(const FluxTransformerInputs& whol
                             },
                             {image, condition})[0];
   } else {
-    const auto modulations = nn::modulations(modulation_layers(), condition);
+    const auto modulations =
+        is_modulated ? chunked(inputs.modulations) : nn::modulations(modulation_layers(), condition);
     image = through_blocks(text, image, condition, modulations, call);
     image = normed_out(image, modulations.back());
   }
@@ -262,27 +333,145 @@ FluxTransformerInputs FluxTransformer2DModelImpl::checked(const FluxTransformerI
   const int64_t batch = result.hidden_states.size(0);
   check_shape("encoder_hidden_states", result.encoder_hidden_states, {batch, -1, config_.joint_attention_dim},
               "[batch, text tokens, joint_attention_dim]");
-  check_shape("pooled_projections", result.pooled_projections, {batch, config_.pooled_projection_dim},
-              "[batch, pooled_projection_dim]");
-  check_shape("img_ids", result.img_ids, {result.hidden_states.size(1), axes}, "[image tokens, axes]");
-  check_shape("txt_ids", result.txt_ids, {result.encoder_hidden_states.size(1), axes}, "[text tokens, axes]");
-  check_per_sample("timestep", result.timestep, batch);
-  check<ConfigError>(config_.guidance_embeds || !result.guidance.defined(),
-                     "guidance is given, and this model has no guidance embedding (guidance_embeds is false). Leave it "
-                     "out, or use true classifier-free guidance.");
-  check<ConfigError>(!config_.guidance_embeds || result.guidance.defined(),
-                     "guidance is missing, and this model has a guidance embedding (guidance_embeds is true). Give a "
-                     "tensor of shape [batch].");
-  if (config_.guidance_embeds) check_per_sample("guidance", result.guidance, batch);
+  if (!result.rotary) {
+    check_shape("img_ids", result.img_ids, {result.hidden_states.size(1), axes}, "[image tokens, axes]");
+    check_shape("txt_ids", result.txt_ids, {result.encoder_hidden_states.size(1), axes}, "[text tokens, axes]");
+  }
   const auto& weight = x_embedder_->weight;
   check_kind("hidden_states", result.hidden_states, weight, true);
   check_kind("encoder_hidden_states", result.encoder_hidden_states, weight, true);
-  check_kind("pooled_projections", result.pooled_projections, weight, true);
   check_kind("img_ids", result.img_ids, weight, false);
   check_kind("txt_ids", result.txt_ids, weight, false);
-  check_kind("timestep", result.timestep, weight, false);
-  check_kind("guidance", result.guidance, weight, false);
+  if (result.modulations.given()) {
+    check_modulations(result.modulations, batch);
+  } else {
+    check_conditions(result, batch, weight);
+  }
   return result;
+}
+
+void FluxTransformer2DModelImpl::check_conditions(const FluxTransformerInputs& inputs, int64_t batch,
+                                                  const at::Tensor& weight) const {
+  check_shape("pooled_projections", inputs.pooled_projections, {batch, config_.pooled_projection_dim},
+              "[batch, pooled_projection_dim]");
+  check_per_sample("timestep", inputs.timestep, batch);
+  check<ConfigError>(config_.guidance_embeds || !inputs.guidance.defined(),
+                     "guidance is given, and this model has no guidance embedding (guidance_embeds is false). Leave it "
+                     "out, or use true classifier-free guidance.");
+  check<ConfigError>(!config_.guidance_embeds || inputs.guidance.defined(),
+                     "guidance is missing, and this model has a guidance embedding (guidance_embeds is true). Give a "
+                     "tensor of shape [batch].");
+  if (config_.guidance_embeds) check_per_sample("guidance", inputs.guidance, batch);
+  check_kind("pooled_projections", inputs.pooled_projections, weight, true);
+  check_kind("timestep", inputs.timestep, weight, false);
+  check_kind("guidance", inputs.guidance, weight, false);
+}
+
+void FluxTransformer2DModelImpl::check_modulations(const FluxModulations& modulations, int64_t batch) const {
+  check<ConfigError>(!weight_shards(), kShardedModulations);
+  const auto layers = modulation_layers();
+  check<ShapeError>(layers.size() == modulations.layers.size(), "modulations has ", modulations.layers.size(),
+                    " layers, and this model ", layers.size(), ". Give what its `modulations` returned.");
+  for (size_t i = 0; i < layers.size(); ++i) {
+    check_shape("modulations", modulations.layers[i], {batch, layers[i]->chunks() * config_.inner_dim()},
+                "[batch, chunks x dim]");
+    check_kind("modulations", modulations.layers[i], x_embedder_->weight, true);
+  }
+}
+
+void FluxTransformer2DModelImpl::check_rotary(const FluxTransformerInputs& own) const {
+  if (!own.rotary) return;
+  const int64_t tokens = own.encoder_hidden_states.size(1) + own.hidden_states.size(1);
+  check<ShapeError>(own.rotary->rotation.size(0) == tokens, "rotary has ", own.rotary->rotation.size(0),
+                    " rows, and this rank computes with ", tokens,
+                    " tokens. Give the table of its own tokens, or leave it out.");
+}
+
+nn::RotaryTable FluxTransformer2DModelImpl::rotary_table(const at::Tensor& txt_ids, const at::Tensor& img_ids) const {
+  return nn::rotary_table(at::cat({txt_ids, img_ids}), config_.axes_dims_rope);
+}
+
+at::Tensor FluxTransformer2DModelImpl::condition(const FluxTransformerInputs& inputs, at::ScalarType dtype) {
+  const auto time = time_embedding(inputs, dtype);
+  observe("time_text_embed", {time});
+  return at::silu(time);
+}
+
+FluxModulations FluxModulations::rows(int64_t start, int64_t length) const {
+  FluxModulations some;
+  for (const auto& layer : layers) some.layers.push_back(layer.narrow(0, start, length));
+  return some;
+}
+
+std::vector<flux::Chunks> FluxTransformer2DModelImpl::chunked(const FluxModulations& modulations) const {
+  const auto layers = modulation_layers();
+  std::vector<flux::Chunks> chunks;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    chunks.push_back(modulations.layers[i].unsqueeze(1).chunk(layers[i]->chunks(), -1));
+  }
+  return chunks;
+}
+
+FluxModulations FluxTransformer2DModelImpl::modulations(const FluxTransformerInputs& conditions, int64_t batch) {
+  check<ConfigError>(!weight_shards(), kShardedModulations);
+  const MappedReading reading;
+  need_modulation_weights();
+  const auto& pooled = conditions.pooled_projections;
+  const int64_t rows = pooled.defined() && pooled.dim() == 2 ? pooled.size(0) : -1;
+  check_conditions(conditions, rows, time_text_embed_->text_embedder->parameters().front());
+  const int64_t at_once = batch > 0 ? batch : rows;
+  check<ShapeError>(rows > 0 && rows % at_once == 0, "modulations of ", rows, " rows, ", at_once,
+                    " at once. Give a batch that divides the rows.");
+  std::vector<at::Tensor> parts;
+  for (int64_t start = 0; start < rows; start += at_once) {
+    parts.push_back(condition(rows_of(conditions, start, at_once), pooled.scalar_type()));
+  }
+  const auto all = at::cat(parts);
+  const auto shares = modulation_shares();
+  std::vector<at::Tensor> flat;
+  for (const auto& chunks : nn::modulations(shares.own, all, at_once)) flat.push_back(at::cat(chunks, -1).flatten());
+  auto result =
+      gathered(flat, modulation_layers(), shares.spans, {rows, config_.inner_dim()}, all.options(), shares.group);
+  reading.finish();
+  return result;
+}
+
+FluxTransformer2DModelImpl::ModulationShares FluxTransformer2DModelImpl::modulation_shares() const {
+  ModulationShares shares;
+  const auto context = Boundary(boundary_)->edge().share();
+  if (context && !at::GradMode::is_enabled()) shares.group = context->group;
+  const auto layers = modulation_layers();
+  shares.spans = shares_of(layers, shares.group.size());
+  const auto own = shares.spans[static_cast<size_t>(shares.group.rank())];
+  shares.own.assign(layers.begin() + own.start, layers.begin() + own.start + own.length);
+  return shares;
+}
+
+void FluxTransformer2DModelImpl::need_main_weights() const {
+  const auto& weights = weights_on_demand();
+  if (weights) weights->read([this](const std::string& name) { return !modulation_weights_.contains(name); });
+}
+
+void FluxTransformer2DModelImpl::need_modulation_weights() const {
+  const auto& weights = weights_on_demand();
+  if (!weights) return;
+  const auto names = names_of(modulation_parameters(time_text_embed_, modulation_shares().own));
+  weights->read([&](const std::string& name) { return names.contains(name); });
+}
+
+std::set<std::string> FluxTransformer2DModelImpl::names_of(const std::vector<at::Tensor>& some) const {
+  std::set<const at::TensorImpl*> wanted;
+  for (const auto& parameter : some) wanted.insert(parameter.unsafeGetTensorImpl());
+  std::set<std::string> names;
+  for (const auto& parameter : named_parameters()) {
+    if (wanted.contains(parameter.value().unsafeGetTensorImpl())) names.insert(parameter.key());
+  }
+  return names;
+}
+
+void FluxTransformer2DModelImpl::release_modulation_weights() {
+  const auto& weights = weights_on_demand();
+  if (weights) weights->give_back([this](const std::string& name) { return modulation_weights_.contains(name); });
 }
 
 at::Tensor FluxTransformer2DModelImpl::time_embedding(const FluxTransformerInputs& inputs, at::ScalarType dtype) {

@@ -40,6 +40,7 @@ std::map<std::string, std::string> resolve_names(const torch::nn::Module& module
 void check_shapes(const torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options,
                   const std::map<std::string, std::string>& names) {
   for (const auto& parameter : module.named_parameters()) {
+    if (options.only && !options.only(parameter.key())) continue;  // it may be filled, and a slice
     const auto shape = source.shape(names.at(parameter.key()));
     check<CheckpointError>(at::IntArrayRef(shape) == parameter.value().sizes(), source.origin, ": tensor '",
                            names.at(parameter.key()), "' has shape ", at::IntArrayRef(shape), ", and ", module.name(),
@@ -166,6 +167,7 @@ void load_parameters(torch::nn::Module& module, const ParameterSource& source, c
   const at::NoGradGuard no_grad;
   const MappedReading reading;
   for (auto& parameter : module.named_parameters()) {
+    if (options.only && !options.only(parameter.key())) continue;
     const auto slice = options.slices.find(parameter.key());
     const auto wanted = slice == options.slices.end() ? std::nullopt : std::optional(slice->second);
     auto tensor = source.tensor(names.at(parameter.key()), wanted);

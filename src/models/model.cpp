@@ -6,6 +6,7 @@
 
 #include "models/module_tree.h"
 #include "models/weight_shards.h"
+#include "models/weights_on_demand.h"
 
 namespace pardiff {
 namespace {
@@ -47,7 +48,14 @@ void Model::enable_parallelism(const TensorParallelConfig& config, World& world)
   enable_parallelism(ParallelConfig{.tensor_parallel_config = config}, world);
 }
 
-void Model::enable_parallelism(const ParallelConfig& config, World& world) { enable_parallelism(config, world, false); }
+void Model::enable_parallelism(const ParallelConfig& config, World& world) {
+  need_weights();
+  enable_parallelism(config, world, false);
+}
+
+void Model::need_weights() const {
+  if (weights_on_demand_) weights_on_demand_->read_all();
+}
 
 Mesh Model::check_parallelism(const ParallelConfig& config, const World& world) {
   return check_parallelism(config, world.rank(), world.size());
@@ -101,9 +109,8 @@ std::vector<at::Tensor> Model::weight_parts() const {
 
 WeightBytes Model::weight_bytes() const {
   if (weight_shards_) return {weight_shards_->bytes(), weight_shards_->peak_bytes()};
-  int64_t bytes = 0;
-  for (const auto& parameter : parameters()) bytes += static_cast<int64_t>(parameter.nbytes());
-  return {bytes, bytes};
+  const int64_t bytes = present_bytes(*this);
+  return {bytes, weights_on_demand_ ? std::max(bytes, weights_on_demand_->peak_bytes()) : bytes};
 }
 
 std::vector<at::Tensor> Model::with_weights_of(const torch::nn::Module& unit, const nn::Segment& segment,
@@ -112,6 +119,7 @@ std::vector<at::Tensor> Model::with_weights_of(const torch::nn::Module& unit, co
 }
 
 void Model::disable_parallelism() {
+  need_weights();
   if (weight_shards_) weight_shards_->restore();
   weight_shards_.reset();
   remove_context_parallel(*this);

@@ -116,6 +116,7 @@ void save(torch::nn::Module& module, World& world, const SaveOptions& options, c
   check<UsageError>(options.max_shard_bytes > 0, "cannot save shards of at most ", options.max_shard_bytes,
                     " bytes. Give a positive size.");
   const at::NoGradGuard no_grad;
+  if (const auto* model = dynamic_cast<Model*>(&module)) model->need_weights();
   const auto parameters = parameters_of(module);
   if (world.rank() == 0) {
     lead(parameters, world, options, write);
@@ -137,6 +138,7 @@ void save_pretrained(Model& model, const fs::path& folder, World& world, const S
   check<ConfigError>(
       !model.weight_shards(), "the weights of this ", model.class_name(),
       " are sharded over ranks (shard_weights_over, fsdp_degree). Call disable_parallelism before saving.");
+  model.need_weights();
   auto config = nlohmann::ordered_json::parse(model.config_json());
   const bool is_transformers = config.contains("architectures");
   // transformers takes the dtype from the config, not from the weights.

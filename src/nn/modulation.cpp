@@ -17,6 +17,15 @@ void fill_in(std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& sh
   }
 }
 
+// A product of other rows beside these would sum in another order.
+template <typename Product>
+at::Tensor by_rows(const at::Tensor& x, int64_t rows_at_once, const Product& product) {
+  if (rows_at_once == 0 || rows_at_once >= x.size(0)) return product(x);
+  std::vector<at::Tensor> parts;
+  for (const auto& rows : x.split(rows_at_once)) parts.push_back(product(rows));
+  return at::cat(parts);
+}
+
 }  // namespace
 
 ModulationImpl::ModulationImpl(int64_t dim, int64_t chunks, const ParameterOptions& parameters)
@@ -24,21 +33,25 @@ ModulationImpl::ModulationImpl(int64_t dim, int64_t chunks, const ParameterOptio
       linear(register_module("linear", Linear(dim, chunks * dim, LinearOptions{.parameters = parameters}))),
       chunks_(chunks) {}
 
-std::vector<std::vector<at::Tensor>> modulations(const std::vector<Modulation>& layers, const at::Tensor& condition) {
+std::vector<std::vector<at::Tensor>> modulations(const std::vector<Modulation>& layers, const at::Tensor& condition,
+                                                 int64_t rows_at_once) {
   std::vector<at::Tensor> outputs, shards;
   ProcessGroup group;
   at::Tensor copied;
   for (const auto& layer : layers) {
     const auto& sharding = layer->linear->sharding;
     if (sharding.style != ShardStyle::kColumn) {
-      outputs.push_back(Linear(layer->linear)->forward(condition));
+      outputs.push_back(by_rows(condition, rows_at_once,
+                                [&](const at::Tensor& rows) { return Linear(layer->linear)->forward(rows); }));
       continue;
     }
     if (!copied.defined()) {
       group = sharding.group;
       copied = copy_to_group(condition, group);
     }
-    shards.push_back(at::linear(copied, layer->linear->weight, layer->linear->bias));
+    shards.push_back(by_rows(copied, rows_at_once, [&](const at::Tensor& rows) {
+      return at::linear(rows, layer->linear->weight, layer->linear->bias);
+    }));
     outputs.emplace_back();  // once it is gathered
   }
   if (!shards.empty()) fill_in(outputs, shards, group);

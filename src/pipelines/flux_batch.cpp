@@ -21,6 +21,14 @@ std::vector<std::string> picture_axes(const ParallelConfig& config) {
   return axes;
 }
 
+std::vector<std::string> other_axes(const Mesh& mesh, const std::vector<std::string>& axes) {
+  std::vector<std::string> others;
+  for (const auto& [axis, size] : mesh.axes()) {
+    if (std::find(axes.begin(), axes.end(), axis) == axes.end()) others.push_back(axis);
+  }
+  return others;
+}
+
 }  // namespace
 
 bool needs_folding(const ParallelConfig& config, int64_t pictures) {
@@ -48,15 +56,16 @@ int64_t picture_groups(const Model& transformer) {
 }
 
 BatchShare::BatchShare(const Model& transformer, int64_t pictures, World& world)
-    : layout_(SequenceLayout::split(pictures, 1)), decodes_(world.rank() == 0), device_(world.device()) {
+    : layout_(SequenceLayout::split(pictures, 1)), leads_(world.rank() == 0), device_(world.device()) {
   if (!transformer.is_parallel()) return;
   const auto& config = *transformer.parallel_config();
   const auto& mesh = *transformer.mesh();
   const auto axes = picture_axes(config);
   groups_ = world.group_of(mesh.ranks_along(axes));
   layout_ = SequenceLayout::split(pictures, groups_.size());
-  const auto decoding = mesh.ranks_along(axes, 0);
-  decodes_ = std::find(decoding.begin(), decoding.end(), world.rank()) != decoding.end();
+  const auto leading = mesh.ranks_along(axes, 0);
+  leads_ = std::find(leading.begin(), leading.end(), world.rank()) != leading.end();
+  decoding_ = world.group_of(mesh.ranks_along(other_axes(mesh, axes)));
   if (config.cfg_degree == 1) return;
   passes_ = world.group_of(mesh.ranks_along({"cfg"}));
   pass_ = passes_.rank() == 0 ? Pass::kPositive : Pass::kNegative;

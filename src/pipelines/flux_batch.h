@@ -42,10 +42,14 @@ class BatchShare {
   /// Collective: the ranks that hold the same tokens of the same pictures.
   at::Tensor both_passes(const at::Tensor& own) const;
 
-  /// True on one rank of every group: it decodes its group's pictures.
-  bool decodes() const { return decodes_; }
+  /// The ranks that have the same pictures, who share the rows of each one in decoding. Where nothing is parallel every
+  /// rank has all pictures, and rank 0 decodes alone.
+  const ProcessGroup& decoding() const { return decoding_; }
+  bool decodes() const { return leads_ || decoding_.size() > 1; }
+  /// True on one rank of every group, which reports its group's pictures.
+  bool leads() const { return leads_; }
   /// All groups' pictures on rank 0, in order; undefined elsewhere. Shapes: [own pictures, ...].
-  /// Collective: the ranks that decode.
+  /// Collective: the ranks that lead.
   at::Tensor on_rank_0(const at::Tensor& own_pictures) const;
 
  private:
@@ -53,7 +57,8 @@ class BatchShare {
   SequenceLayout layout_;
   ProcessGroup passes_;
   Pass pass_ = Pass::kBoth;
-  bool decodes_ = false;
+  ProcessGroup decoding_;
+  bool leads_ = false;
   at::Device device_;
 };
 

@@ -55,6 +55,17 @@ void check_replacement(const char* name, const at::Tensor& replaced, const at::T
                     ". Keep its shape and dtype.");
 }
 
+// The scheduler's, as the transformer takes it. Shapes: any.
+at::Tensor model_timestep(const at::Tensor& timestep, const at::Tensor& latents) {
+  return timestep.to(latents.device()).to(latents.scalar_type()) / 1000;
+}
+
+// Undefined if the transformer takes none.
+at::Tensor guidance_of(const Denoising& work, int64_t rows) {
+  if (!work.transformer->config().guidance_embeds) return {};
+  return at::full({1}, work.guidance_scale, work.latents.options().dtype(at::kFloat)).expand({rows});
+}
+
 class Loop {
  public:
   Loop(const Denoising& work, World& world, FluxPipelineOutput& output)
@@ -68,10 +79,8 @@ class Loop {
     inputs_.pooled_projections = work.condition.pooled;
     inputs_.img_ids = shares_.image(work.img_ids, 0);
     inputs_.txt_ids = shares_.text(work.txt_ids, 0);
-    if (work.transformer->config().guidance_embeds) {
-      const auto options = work.latents.options().dtype(at::kFloat);
-      inputs_.guidance = at::full({1}, work.guidance_scale, options).expand({inputs_.hidden_states.size(0)});
-    }
+    inputs_.rotary = work.transformer->rotary_table(inputs_.txt_ids, inputs_.img_ids);
+    inputs_.guidance = guidance_of(work, inputs_.hidden_states.size(0));
   }
 
   at::Tensor run() {
@@ -96,14 +105,20 @@ class Loop {
  private:
   void advance(int64_t step, const at::Tensor& timestep) {
     const auto& latents = inputs_.hidden_states;
-    inputs_.timestep = timestep.to(latents.device()).expand({latents.size(0)}).to(latents.scalar_type()) / 1000;
+    inputs_.timestep = model_timestep(timestep, latents).expand({latents.size(0)});
+    inputs_.modulations = modulations(step, 0);
     if (step == 0 && work_.keep_transformer_inputs) uncounted([&] { keep_inputs(); });
-    inputs_.hidden_states = work_.scheduler->step(velocity(), step, latents);
+    inputs_.hidden_states = work_.scheduler->step(velocity(step), step, latents);
     // Kernels of a GPU run on behind the program's back; a step is over when they are.
     if (latents.is_cuda()) inputs_.hidden_states.flatten()[0].item();
   }
 
-  at::Tensor velocity() {
+  FluxModulations modulations(int64_t step, int64_t pass) const {
+    const int64_t rows = inputs_.hidden_states.size(0), passes = negative_.given() ? 2 : 1;
+    return work_.modulations.rows((step * passes + pass) * rows, rows);
+  }
+
+  at::Tensor velocity(int64_t step) {
     auto transformer = work_.transformer;
     const auto own = transformer->forward(inputs_);
     if (work_.batch->pass() != BatchShare::Pass::kBoth) {
@@ -114,6 +129,7 @@ class Loop {
     auto opposite_inputs = inputs_;
     opposite_inputs.encoder_hidden_states = negative_.prompt_embeds;
     opposite_inputs.pooled_projections = negative_.pooled;
+    opposite_inputs.modulations = modulations(step, 1);
     return guided(own, transformer->forward(opposite_inputs));
   }
 
@@ -194,6 +210,16 @@ void check_shares(FluxTransformer2DModelImpl& transformer, int64_t image_tokens,
   const auto share = context_share(transformer);
   if (share)
     check_token_counts({share->length_any, share->lifting_flag, share->group.size()}, image_tokens, text_tokens);
+}
+
+FluxTransformerInputs conditions_of_steps(const Denoising& work) {
+  const auto& pooled = work.condition.pooled;
+  const auto rows = work.negative.given() ? at::cat({pooled, work.negative.pooled}) : pooled;
+  const auto timesteps = work.scheduler->timesteps();
+  const int64_t steps = timesteps.size(0);
+  return {.pooled_projections = rows.repeat({steps, 1}),
+          .timestep = model_timestep(timesteps, work.latents).repeat_interleave(rows.size(0)),
+          .guidance = guidance_of(work, steps * rows.size(0))};
 }
 
 at::Tensor denoise(const Denoising& work, World& world, FluxPipelineOutput& output) {

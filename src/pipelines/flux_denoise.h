@@ -24,6 +24,8 @@ struct Denoising {
   /// Of this group's pictures. Where the ranks of a group share out the passes of true guidance, that of the own pass.
   Condition condition{};
   Condition negative{};  // given if this rank runs both passes
+  /// Of all steps, see `conditions_of_steps`; where they are not given, each step computes its own.
+  FluxModulations modulations{};
   double true_cfg_scale = 1.0;
   double guidance_scale = 3.5;
   std::function<void(StepEnd&)> callback_on_step_end{};
@@ -43,6 +45,10 @@ struct TokenRule {
 };
 /// The same for ranks that need not exist. Pure.
 void check_token_counts(const TokenRule& rule, int64_t image_tokens, int64_t text_tokens);
+
+/// What the modulations of the whole job are computed from: for each step the rows of the positive pass, then those of
+/// the negative one if this rank runs both. Only pooled_projections, timestep and guidance are given.
+FluxTransformerInputs conditions_of_steps(const Denoising& work);
 
 /// Runs all steps and returns the latents of this group's pictures, their tokens whole; fills step_seconds, latents,
 /// transformer_inputs and communication of `output`. Tokens are split once before the first step and gathered once

@@ -40,7 +40,8 @@ double least_memory(const Workload& work, const FluxTransformerConfig& transform
   const double denoising = kLiveStreams * bytes * at_once * tokens * static_cast<double>(transformer.inner_dim());
   const auto& widths = vae.block_out_channels;
   const auto channels = static_cast<double>(widths[std::min<size_t>(1, widths.size() - 1)]);
-  const double decoding = pixels * (kLivePlanes * bytes * channels + 3 * sizeof(float) * pictures);
+  const double decoding = pixels * (kLivePlanes * bytes * channels / static_cast<double>(work.decoding_ranks) +
+                                    3 * sizeof(float) * pictures);
   return std::max(denoising, decoding);
 }
 

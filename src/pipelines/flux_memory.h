@@ -14,6 +14,7 @@ struct Workload {
   int64_t height = 0, width = 0;  // pixels
   int64_t image_tokens = 0, text_tokens = 0;
   int64_t context_ranks = 1;    // that share the tokens
+  int64_t decoding_ranks = 1;   // that share a picture's rows
   int64_t bytes_per_value = 4;  // of the activations
 };
 

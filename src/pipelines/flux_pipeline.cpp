@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <random>
 
+#include "models/weights_on_demand.h"
 #include "pipelines/flux_batch.h"
 #include "pipelines/flux_denoise.h"
 #include "pipelines/flux_inputs_check.h"
@@ -125,6 +126,7 @@ struct FluxPipeline::State {
   void load(const FluxPipelineOptions& options);
   RunIdentity identity(const FluxPipelineOptions& options) const;
   void agree();
+  void agree_on_call(const FluxPipelineInputs& inputs);
 
   void check_inputs(const FluxPipelineInputs& inputs) const;
   void check_tensors(const FluxPipelineInputs& inputs, const flux::Workload& work) const;
@@ -135,13 +137,14 @@ struct FluxPipeline::State {
   void encode(const FluxPipelineInputs& inputs, flux::Denoising& denoising, FluxPipelineOutput& output);
   void take_embeddings(const FluxPipelineInputs& inputs, flux::Denoising& denoising) const;
   void prepare(const FluxPipelineInputs& inputs, flux::Denoising& denoising, FluxPipelineOutput& output);
+  void modulate(flux::Denoising& denoising, FluxPipelineOutput& output);
   at::Tensor initial_latents(const FluxPipelineInputs& inputs, FluxPipelineOutput& output);
   void decode(const at::Tensor& latents, const flux::BatchShare& batch, FluxPipelineOutput& output);
-  at::Tensor decoded(const at::Tensor& unpacked) const;
+  at::Tensor decoded(const at::Tensor& unpacked, const ProcessGroup& ranks = {}) const;
 
   int64_t scale_factor() const { return vae.model->config().scale_factor(); }
   int64_t size_multiple() const { return 2 * scale_factor(); }
-  at::ScalarType dtype() const { return network().parameters().front().scalar_type(); }
+  at::ScalarType dtype() const;
   FluxTransformer2DModelImpl& network() const { return *transformer.model.ptr(); }
 
   std::filesystem::path folder;
@@ -151,7 +154,6 @@ struct FluxPipeline::State {
   flux::TextStage text;
   OpenedPart<FluxTransformer2DModel> transformer;
   OpenedPart<AutoencoderKL> vae;
-  ParameterBytes bytes{};   // of transformer and VAE
   double load_seconds = 0;  // not yet reported
   std::map<std::string, OperationCount> counts_before{};
   RunIdentity not_agreed_on{};  // emptied once all ranks have compared it
@@ -171,6 +173,13 @@ RunIdentity FluxPipeline::State::identity(const FluxPipelineOptions& options) co
   return fields;
 }
 
+// Before the first collective of a call, whose sizes follow from these.
+void FluxPipeline::State::agree_on_call(const FluxPipelineInputs& inputs) {
+  agree();
+  world.agree("the pipeline's inputs", flux::description(inputs));
+  world.agree("the transformer", description(transformer.model->config(), dtype()));
+}
+
 void FluxPipeline::State::agree() { agree_on(std::exchange(not_agreed_on, {}), world); }
 
 // What is wrong with any part is found before one is read.
@@ -180,10 +189,18 @@ void FluxPipeline::State::load(const FluxPipelineOptions& options) {
   text.check_files();
   transformer.check_files();
   vae.fill(options.dtype, world);
-  text.load();
-  transformer.fill(options.dtype, world, options.parallel_config.config());
-  bytes = transformer.bytes();
-  bytes += vae.bytes();
+  transformer.defer(options.dtype, world, options.parallel_config.config());
+  if (!options.keep_loaded) return;
+  if (!network().is_parallel()) text.load();  // else each rank will load what falls to it
+  network().need_weights();
+}
+
+// Known before the weights are read.
+at::ScalarType FluxPipeline::State::dtype() const {
+  const auto parameters = network().named_parameters();
+  const auto& first = parameters.front();
+  if (!transformer.checkpoint || !is_placeholder(first.value())) return first.value().scalar_type();
+  return loaded_with.dtype.value_or(transformer.checkpoint->info(first.key()).dtype);
 }
 
 FluxPipeline FluxPipeline::from_pretrained(const std::string& model, World& world, const FluxPipelineOptions& options) {
@@ -223,7 +240,10 @@ void FluxPipeline::save_pretrained(const std::filesystem::path& folder, const Sa
   flux::save_pipeline(saved, folder, state.world, options);
 }
 
-FluxTransformer2DModel FluxPipeline::transformer() const { return state_->transformer.model; }
+FluxTransformer2DModel FluxPipeline::transformer() const {
+  state_->network().need_weights();
+  return state_->transformer.model;
+}
 AutoencoderKL FluxPipeline::vae() const { return state_->vae.model; }
 const FlowMatchEulerDiscreteScheduler& FluxPipeline::scheduler() const { return state_->scheduler; }
 int64_t FluxPipeline::size_multiple() const { return state_->size_multiple(); }
@@ -248,6 +268,7 @@ flux::Workload FluxPipeline::State::workload(const FluxPipelineInputs& inputs) c
           .image_tokens = rows * columns,
           .text_tokens = inputs.prompt_embeds.defined() ? inputs.prompt_embeds.size(1) : inputs.max_sequence_length,
           .context_ranks = share ? share->group.size() : 1,
+          .decoding_ranks = network().is_parallel() ? world.size() / groups : 1,
           .bytes_per_value = static_cast<int64_t>(c10::elementSize(dtype()))};
 }
 
@@ -301,7 +322,7 @@ void FluxPipeline::State::arrange_groups(const FluxPipelineInputs& inputs) {
   check_inputs(inputs);  // a longer ring has another rule of lengths
 }
 
-// Tokens come before weights: a text that is not UTF-8 needs no loading to be refused.
+// Every text goes through each encoder once, on whichever rank.
 void FluxPipeline::State::encode(const FluxPipelineInputs& inputs, flux::Denoising& denoising,
                                  FluxPipelineOutput& output) {
   const TracedSpan span("stage", "encode");
@@ -319,25 +340,26 @@ void FluxPipeline::State::encode(const FluxPipelineInputs& inputs, flux::Denoisi
   output.seconds.encode = watch.seconds();
   if (inputs.prompt.given() || negative_texts) {
     watch = {};
-    text.load();
-    output.seconds.load = watch.seconds();
+    const auto encoded =
+        text.encode(ids.followed_by(negative_ids), dtype(), network().is_parallel(), output.seconds.load);
+    const auto pictures = denoising.batch->pictures();
+    const auto own_rows = [&](const at::Tensor& rows, int64_t first) {
+      const auto of_pictures = rows.narrow(0, first, prompts).repeat_interleave(copies, 0);
+      return of_pictures.narrow(0, pictures.start, pictures.length);
+    };
+    const auto own = [&](int64_t first) {
+      return flux::Condition{own_rows(encoded.prompt_embeds, first), own_rows(encoded.pooled, first)};
+    };
+    const auto pass = denoising.batch->pass();
+    if (inputs.prompt.given() && pass != flux::BatchShare::Pass::kNegative) denoising.condition = own(0);
+    if (negative_texts && pass != flux::BatchShare::Pass::kPositive) {
+      denoising.negative = own(inputs.prompt.given() ? prompts : 0);
+    }
+    output.seconds.encode += watch.seconds() - output.seconds.load;
   }
-
-  watch = {};
-  const auto pass = denoising.batch->pass();
-  const auto pictures = denoising.batch->pictures();
-  if (inputs.prompt.given() && pass != flux::BatchShare::Pass::kNegative) {
-    denoising.condition = text.encode(ids, copies, pictures);
-  }
-  if (negative_texts && pass != flux::BatchShare::Pass::kPositive) {
-    denoising.negative = text.encode(negative_ids, copies, pictures);
-  }
-  output.parameters = bytes;
-  output.parameters += text.bytes();
   text.release();
   output.clip_token_ids = ids.clip;
   output.t5_token_ids = ids.t5;
-  output.seconds.encode += watch.seconds();
 }
 
 // Embeddings that were given instead of texts; then each pass finds its own where the loop looks for it.
@@ -369,8 +391,6 @@ void FluxPipeline::State::prepare(const FluxPipelineInputs& inputs, flux::Denois
                                   FluxPipelineOutput& output) {
   const TracedSpan span("stage", "prepare");
   const Stopwatch watch;
-  world.agree("the pipeline's inputs", flux::description(inputs));
-  world.agree("the transformer", description(transformer.model->config(), dtype()));
   const auto latents = initial_latents(inputs, output);
   output.latents_sha256 = sha256(latents);
   world.agree("the initial latents", output.latents_sha256);
@@ -387,12 +407,35 @@ void FluxPipeline::State::prepare(const FluxPipelineInputs& inputs, flux::Denois
   output.seconds.prepare = watch.seconds();
 }
 
-// Latents [1, channels, height, width] as pixels [1, 3, height, width], float32 in 0..1, on the CPU.
-at::Tensor FluxPipeline::State::decoded(const at::Tensor& unpacked) const {
+// Latents [1, channels, height, width] as pixels [1, 3, height, width], float32 in 0..1, on the CPU. Collective:
+// `ranks`.
+at::Tensor FluxPipeline::State::decoded(const at::Tensor& unpacked, const ProcessGroup& ranks) const {
   auto& decoder = *vae.model.ptr();
   const auto wanted = decoder.parameters().front().scalar_type();
-  const auto pixels = decoder.decode(decoder.unscaled(unpacked).to(wanted));  // about -1..1
+  const auto pixels = decoder.decode(decoder.unscaled(unpacked).to(wanted), ranks);  // about -1..1
   return (pixels * 0.5 + 0.5).clamp(0, 1).to(at::kCPU, at::kFloat);
+}
+
+// Of all steps before the first one; the weights for that then make room for those of the blocks, unless they are to be
+// kept. Weights that are sharded over ranks come block by block, and each step's modulations with them.
+void FluxPipeline::State::modulate(flux::Denoising& denoising, FluxPipelineOutput& output) {
+  const TracedSpan span("stage", "modulate");
+  Stopwatch watch;
+  if (!network().weight_shards()) {
+    network().need_modulation_weights();
+    output.seconds.load += watch.seconds();
+    watch = {};
+    denoising.modulations =
+        network().modulations(flux::conditions_of_steps(denoising), denoising.condition.pooled.size(0));
+    if (!loaded_with.keep_loaded) network().release_modulation_weights();
+    output.seconds.denoise += watch.seconds();
+    watch = {};
+  }
+  network().need_main_weights();
+  output.seconds.load += watch.seconds();
+  output.parameters = transformer.bytes();
+  output.parameters += vae.bytes();
+  if (loaded_with.keep_loaded) output.parameters += text.bytes();
 }
 
 // One picture at a time: the decoder's planes are the largest tensors of the whole call.
@@ -401,8 +444,8 @@ void FluxPipeline::State::decode(const at::Tensor& latents, const flux::BatchSha
   const Stopwatch watch;
   const auto unpacked = flux::unpack(latents, output.height / scale_factor(), output.width / scale_factor());
   std::vector<at::Tensor> pictures;
-  for (const auto& one : unpacked.split(1)) pictures.push_back(decoded(one));
-  output.image = batch.on_rank_0(at::cat(pictures));
+  for (const auto& one : unpacked.split(1)) pictures.push_back(decoded(one, batch.decoding()));
+  if (batch.leads()) output.image = batch.on_rank_0(at::cat(pictures));
   if (output.image.defined()) {
     for (const auto& picture : output.image.unbind(0)) output.images.push_back(Image::from_tensor(picture));
   }
@@ -428,12 +471,13 @@ FluxPipelineOutput FluxPipeline::generate(const FluxPipelineInputs& inputs, cons
                             .callback_on_step_end = inputs.callback_on_step_end,
                             .keep_latents = options.keep_latents,
                             .keep_transformer_inputs = options.keep_transformer_inputs};
-  state.agree();
+  state.agree_on_call(inputs);
   state.encode(inputs, denoising, output);
   state.prepare(inputs, denoising, output);
+  state.modulate(denoising, output);
   const Stopwatch watch;
   const auto latents = flux::denoise(denoising, state.world, output);
-  output.seconds.denoise = watch.seconds();
+  output.seconds.denoise += watch.seconds();
   if (batch.decodes() && !options.skip_decode) state.decode(latents, batch, output);
 
   output.peak_remote_kv_bytes = peak_remote_kv_bytes(*state.transformer.model);

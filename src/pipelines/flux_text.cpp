@@ -4,8 +4,12 @@
 #include <pardiff/core/check.h>
 #include <pardiff/core/log.h>
 
+#include <functional>
 #include <iterator>
 #include <sstream>
+
+#include "nn/token_shares.h"
+#include "pipelines/stopwatch.h"
 
 namespace pardiff::flux {
 namespace {
@@ -38,7 +42,34 @@ at::Tensor ids_of(const Tokenizer& tokenizer, const std::vector<std::string>& te
   return at::stack(rows);
 }
 
+// The same shares, dealt from the last rank on.
+SequenceLayout from_the_last(const SequenceLayout& layout) {
+  std::vector<int64_t> lengths;
+  for (int rank = layout.ranks(); rank-- > 0;) lengths.push_back(layout.local_length(rank));
+  return SequenceLayout::of_lengths(lengths);
+}
+
+// What one rank cannot do fails everywhere: the others would wait for its part.
+void all_or_none(World& world, bool shared, const std::function<void()>& work) {
+  if (!shared) return work();
+  std::string error;
+  try {
+    work();
+  } catch (const CommError&) {
+    throw;  // nobody is left to be told
+  } catch (const std::exception& reason) {
+    error = reason.what();
+  }
+  for (const auto& text : world.texts_of_all(error)) check<CheckpointError>(text.empty(), text);
+}
+
 }  // namespace
+
+TokenIds TokenIds::followed_by(const TokenIds& others) const {
+  if (!others.t5.defined()) return *this;
+  if (!t5.defined()) return others;
+  return {at::cat({clip, others.clip}), at::cat({t5, others.t5})};
+}
 
 TextStage::TextStage(const std::filesystem::path& folder, const FluxPipelineOptions& options, World& world)
     : folder_(folder),
@@ -76,20 +107,36 @@ void TextStage::check_files() const {
 }
 
 void TextStage::load() {
-  if (loaded_) return;
-  if (!clip_.model || !t5_.model) open();
+  load_clip();
+  load_t5();
+}
+
+void TextStage::load_clip() {
+  if (has_clip_) return;
+  if (!clip_.model) open();
   clip_.fill(options_.dtype, *world_);
+  has_clip_ = true;
+}
+
+void TextStage::load_t5() {
+  if (has_t5_) return;
+  if (!t5_.model) open();
   t5_.fill(options_.dtype, *world_);
-  bytes_ = clip_.bytes();
-  bytes_ += t5_.bytes();
-  loaded_ = true;
+  has_t5_ = true;
 }
 
 void TextStage::release() {
   if (options_.keep_loaded) return;
   clip_ = {};
   t5_ = {};
-  loaded_ = false;
+  has_clip_ = has_t5_ = false;
+}
+
+ParameterBytes TextStage::bytes() const {
+  ParameterBytes bytes;
+  if (has_clip_) bytes += clip_.bytes();
+  if (has_t5_) bytes += t5_.bytes();
+  return bytes;
 }
 
 TokenIds TextStage::tokenize(const std::vector<std::string>& clip_texts, const std::vector<std::string>& t5_texts,
@@ -99,15 +146,30 @@ TokenIds TextStage::tokenize(const std::vector<std::string>& clip_texts, const s
           ids_of(t5_tokenizer_, t5_texts, static_cast<int>(t5_length), "T5", warns)};
 }
 
-Condition TextStage::encode(const TokenIds& ids, int64_t copies, const SequenceSpan& pictures) {
-  const int64_t first = pictures.start / copies, last = (pictures.start + pictures.length - 1) / copies;
-  const auto tokens = [&](const at::Tensor& rows) {
-    return rows.narrow(0, first, last - first + 1).to(world_->device());
-  };
-  const auto own_rows = [&](const at::Tensor& encoded) {
-    return encoded.repeat_interleave(copies, 0).narrow(0, pictures.start - first * copies, pictures.length);
-  };
-  return {own_rows(t5_.model->forward(tokens(ids.t5))), own_rows(clip_.model->forward(tokens(ids.clip)).pooler_output)};
+// Row by row: what a text becomes then does not depend on the texts beside it, nor on the number of ranks.
+Condition TextStage::encode(const TokenIds& ids, at::ScalarType dtype, bool shared, double& load_seconds) {
+  const auto ranks = shared ? world_->group() : ProcessGroup();
+  const auto t5_rows = SequenceLayout::split(ids.t5.size(0), ranks.size()), clip_rows = from_the_last(t5_rows);
+  const auto options = at::TensorOptions().dtype(dtype).device(world_->device());
+  const auto own_t5 = t5_rows.spans(ranks.rank()).front(), own_clip = clip_rows.spans(ranks.rank()).front();
+  auto prompt_embeds = at::empty({own_t5.length, ids.t5.size(1), prompt_dim_}, options);
+  auto pooled = at::empty({own_clip.length, pooled_dim_}, options);
+  all_or_none(*world_, shared, [&] {
+    const Stopwatch watch;
+    if (own_t5.length > 0) load_t5();
+    if (own_clip.length > 0) load_clip();
+    load_seconds += watch.seconds();
+    for (int64_t row = 0; row < own_t5.length; ++row) {
+      const auto tokens = ids.t5.narrow(0, own_t5.start + row, 1).to(world_->device());
+      prompt_embeds[row].copy_(t5_.model->forward(tokens)[0]);
+    }
+    for (int64_t row = 0; row < own_clip.length; ++row) {
+      const auto tokens = ids.clip.narrow(0, own_clip.start + row, 1).to(world_->device());
+      pooled[row].copy_(clip_.model->forward(tokens).pooler_output[0]);
+    }
+  });
+  if (ranks.size() == 1) return {prompt_embeds, pooled};
+  return {nn::gather_shares(prompt_embeds, 0, t5_rows, ranks), nn::gather_shares(pooled, 0, clip_rows, ranks)};
 }
 
 }  // namespace pardiff::flux

@@ -15,6 +15,9 @@ namespace pardiff::flux {
 /// [prompts, length], int64.
 struct TokenIds {
   at::Tensor clip, t5;
+
+  /// These rows, then those of `others`; either may have none.
+  TokenIds followed_by(const TokenIds& others) const;
 };
 
 /// Tokenizers and text encoders. The encoders come and go; what the caller brought along stays.
@@ -33,24 +36,27 @@ class TextStage {
   /// Configs and checkpoints of the encoders, as they were opened.
   const RunIdentity& identity() const { return identity_; }
 
-  /// Reads the encoders' weights, unless they are there.
+  /// Reads the weights of both encoders, unless they are there.
   void load();
   /// Frees the encoders' weights, unless they are to be kept.
   void release();
-  /// Of the encoders as they were last loaded.
-  const ParameterBytes& bytes() const { return bytes_; }
+  /// Of the encoders that this rank has loaded.
+  ParameterBytes bytes() const;
 
   /// Ids for both encoders; rank 0 warns of what is cut off. Shapes: `clip_texts` and `t5_texts` have equal lengths.
   /// Throws: UsageError for a text that is not UTF-8.
   TokenIds tokenize(const std::vector<std::string>& clip_texts, const std::vector<std::string>& t5_texts,
                     int64_t t5_length) const;
-  /// Rows of `pictures` out of the batch in which every prompt has `copies` pictures, side by side. Only their prompts
-  /// are encoded. The encoders must be loaded.
-  Condition encode(const TokenIds& ids, int64_t copies, const SequenceSpan& pictures);
+  /// The encoded rows, in `dtype`, which do not depend on what is encoded beside them. `shared`: each encoder takes
+  /// every row once, on one of the world's ranks, which alone needs the encoder; the first ranks begin with T5, the
+  /// last ones with CLIP. `load_seconds` grows by what reading weights takes. Collective: every rank of the world, if
+  /// shared. Throws: CheckpointError, if shared on every rank with one text.
+  Condition encode(const TokenIds& ids, at::ScalarType dtype, bool shared, double& load_seconds);
 
  private:
   void open();
-
+  void load_clip();
+  void load_t5();
   std::filesystem::path folder_;
   FluxPipelineOptions options_;
   World* world_;
@@ -58,9 +64,8 @@ class TextStage {
   T5Tokenizer t5_tokenizer_;
   OpenedPart<ClipTextModel> clip_;
   OpenedPart<T5EncoderModel> t5_;
-  bool loaded_ = false;
+  bool has_clip_ = false, has_t5_ = false;
   int64_t prompt_dim_ = 0, pooled_dim_ = 0;
-  ParameterBytes bytes_{};
   RunIdentity identity_;
 };
 

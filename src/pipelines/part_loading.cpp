@@ -7,6 +7,7 @@
 #include <set>
 
 #include "models/weight_shards.h"
+#include "models/weights_on_demand.h"
 
 namespace pardiff {
 
@@ -18,23 +19,27 @@ PartFiles open_pipeline_part(const std::filesystem::path& folder, const std::str
   return open_part(folder, stem, variant_of_part(folder, stem, variant));
 }
 
-void fill_part(Model& model, const Checkpoint& checkpoint, LoadOptions options, World& world,
-               const std::optional<ParallelConfig>& parallel) {
+void defer_part(Model& model, const Checkpoint& checkpoint, LoadOptions options, World& world,
+                const std::optional<ParallelConfig>& parallel) {
   options.device = world.device();
   options.warns_of_unused = world.rank() == 0;
-  bool sharded = false;
-  if (parallel) {
-    const auto mesh = model.check_parallelism(*parallel, world);
-    sharded = mesh.size("tp") > 1;
-    if (sharded) {
-      options.slices = tensor_parallel_slices(model, model.tensor_parallel_plan(), mesh.size("tp"), mesh.index("tp"));
-    }
-  }
+  const bool sharded = parallel && model.check_parallelism(*parallel, world).size("tp") > 1;
+  check_parameters(model, parameter_source(checkpoint), options);  // before anything is communicated
   const auto shards = parallel ? model.prepare_weight_shards(*parallel, world) : nullptr;
-  if (shards) options.on_loaded = [&](const at::Tensor& parameter) { shards->parameter_is_loaded(parameter); };
-  load_parameters(model, parameter_source(checkpoint), options);
+  if (shards) {
+    options.on_loaded = [weak = std::weak_ptr(shards)](const at::Tensor& parameter) {
+      if (const auto living = weak.lock()) living->parameter_is_loaded(parameter);
+    };
+  }
+  model.read_on_demand(std::make_shared<WeightsOnDemand>(model, checkpoint, std::move(options)));
   model.eval();
   if (parallel) model.enable_parallelism(*parallel, world, sharded);
+}
+
+void fill_part(Model& model, const Checkpoint& checkpoint, LoadOptions options, World& world,
+               const std::optional<ParallelConfig>& parallel) {
+  defer_part(model, checkpoint, std::move(options), world, parallel);
+  model.need_weights();
 }
 
 ParameterBytes parameter_bytes(const Model& model, const Checkpoint* checkpoint) {
@@ -49,6 +54,7 @@ ParameterBytes parameter_bytes(const Model& model, const Checkpoint* checkpoint)
   }
   ParameterBytes bytes;
   for (const auto& parameter : model.parameters()) {
+    if (is_placeholder(parameter)) continue;  // not read yet, or given back
     const auto size = static_cast<int64_t>(parameter.nbytes());
     bytes.total += size;
     // A parameter may be some rows of a tensor.

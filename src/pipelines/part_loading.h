@@ -31,7 +31,11 @@ PartFiles open_part(const std::filesystem::path& folder, const std::string& stem
 /// The same of a pipeline's part, which need not have the variant: its plain files are opened then.
 PartFiles open_pipeline_part(const std::filesystem::path& folder, const std::string& stem, const std::string& variant);
 
-/// Fills a model that was made without memory; with tensor parallelism each rank takes its slices only.
+/// Makes a model that has no memory parallel, and has it read its weights when it needs them; with tensor parallelism
+/// each rank takes its slices only. Collective: with `parallel`.
+void defer_part(Model& model, const Checkpoint& checkpoint, LoadOptions options, World& world,
+                const std::optional<ParallelConfig>& parallel);
+/// The same, and reads them.
 void fill_part(Model& model, const Checkpoint& checkpoint, LoadOptions options, World& world,
                const std::optional<ParallelConfig>& parallel);
 
@@ -49,12 +53,17 @@ struct OpenedPart {
   void check_files() const {
     if (checkpoint) check_parameters(*model, parameter_source(*checkpoint), model->load_options());
   }
-  void fill(std::optional<at::ScalarType> dtype, World& world, const std::optional<ParallelConfig>& parallel = {}) {
+  /// Weights are read when they are needed.
+  void defer(std::optional<at::ScalarType> dtype, World& world, const std::optional<ParallelConfig>& parallel = {}) {
     if (checkpoint) {
-      fill_part(*model, *checkpoint, model->load_options(dtype), world, parallel);
+      defer_part(*model, *checkpoint, model->load_options(dtype), world, parallel);
     } else if (parallel) {
       model->enable_parallelism(*parallel, world);
     }
+  }
+  void fill(std::optional<at::ScalarType> dtype, World& world, const std::optional<ParallelConfig>& parallel = {}) {
+    defer(dtype, world, parallel);
+    model->need_weights();
   }
   ParameterBytes bytes() const { return parameter_bytes(*model, checkpoint ? &*checkpoint : nullptr); }
 };

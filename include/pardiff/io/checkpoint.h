@@ -49,6 +49,10 @@ class Checkpoint {
   /// Throws: ShapeError if the dimension or a range lies outside the tensor.
   at::Tensor tensor(const std::string& name, const TensorSlice& slice) const;
 
+  /// Lets go of the memory of a tensor's pages, which come back from the file when they are read. What was written to
+  /// the tensor in place is lost.
+  void forget(const std::string& name) const;
+
   /// Bytes that `tensor` has copied out of the mapping so far, all threads together.
   int64_t bytes_copied() const;
   /// Bytes of all tensors.

@@ -64,6 +64,9 @@ class SafetensorsFile {
   /// Throws: CheckpointError if the file has no such tensor, or a BOOL tensor holds other bytes than 0 and 1.
   at::Tensor tensor(const std::string& name) const;
   bool is_aligned(const std::string& name) const;
+  /// Lets go of the memory of the tensor's whole pages: they come back from the file when they are read. What was
+  /// written to them is lost.
+  void forget(const std::string& name) const;
   /// The tensor's bytes in the mapping.
   const std::byte* bytes(const std::string& name) const;
 

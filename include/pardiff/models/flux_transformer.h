@@ -8,11 +8,13 @@
 #include <pardiff/nn/linear.h>
 #include <pardiff/nn/modulation.h>
 #include <pardiff/nn/parameter.h>
+#include <pardiff/nn/rope.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/pimpl.h>
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,7 +47,18 @@ struct FluxTransformerConfig {
   std::string to_json() const;
 };
 
-/// What the transformer takes, in the reference's order.
+/// Shifts, scales and gates of all layers, for some rows of conditions: all that a forward pass needs of timestep,
+/// guidance and pooled text. See FluxTransformer2DModelImpl::modulations.
+struct FluxModulations {
+  /// [rows, chunks x dim]: two of each double block (image, text), then one of each single block and the last norm's.
+  std::vector<at::Tensor> layers{};
+
+  bool given() const { return !layers.empty(); }
+  /// The rows [start, start + length); views.
+  FluxModulations rows(int64_t start, int64_t length) const;
+};
+
+/// What the transformer takes, in the reference's order, and what may have been computed before.
 struct FluxTransformerInputs {
   at::Tensor hidden_states{};          // [B, image_tokens, in_channels]
   at::Tensor encoder_hidden_states{};  // [B, text_tokens, joint_attention_dim]
@@ -54,6 +67,10 @@ struct FluxTransformerInputs {
   at::Tensor img_ids{};                // [image_tokens, axes], or with a leading 1
   at::Tensor txt_ids{};                // [text_tokens, axes], or with a leading 1
   at::Tensor guidance{};               // [B]; given exactly if the model has a guidance embedding
+  /// With these, of B rows, pooled_projections, timestep and guidance are not looked at.
+  FluxModulations modulations{};
+  /// With this the ids are not looked at: the rows of the tokens that this rank computes with, text then image.
+  std::optional<nn::RotaryTable> rotary{};
 };
 
 /// The sum of the embeddings of timestep, guidance (if the model has it) and pooled text.
@@ -86,6 +103,25 @@ class FluxTransformer2DModelImpl : public Model {
   /// Throws: ShapeError; ConfigError if guidance is missing or not wanted.
   at::Tensor forward(const FluxTransformerInputs& inputs);
 
+  /// What `forward` computes of pooled_projections, timestep and guidance (other inputs are not looked at), here for
+  /// any number of rows: those of all steps, say. Without gradients the layers are shared out among the context ranks,
+  /// which must be given the same rows. Collective: the context and tensor groups, once the model is parallel.
+  /// Shapes: pooled_projections [rows, pooled_projection_dim], timestep and guidance [rows].
+  /// Precision: bit for bit as `forward` of `batch` rows, which divides the rows; 0: all rows are a batch.
+  /// Cost: one all_gather for each of the groups.
+  /// Throws: ShapeError; ConfigError as `forward`, and where weights are sharded over ranks (they come with their
+  /// blocks).
+  FluxModulations modulations(const FluxTransformerInputs& conditions, int64_t batch = 0);
+  /// For a model that was read from files and reads its weights when it needs them: reads now what `modulations` needs
+  /// on this rank, or what `forward` needs when it is given modulations. Throws: CheckpointError.
+  void need_modulation_weights() const;
+  void need_main_weights() const;
+  /// Gives the memory of the weights that only `modulations` needs back, until they are needed: for a model that was
+  /// read from files, and as far as they are as they were read. Does nothing while gradients are recorded.
+  void release_modulation_weights();
+  /// The rotation of the tokens with these ids, text then image. Shapes: [tokens, axes].
+  nn::RotaryTable rotary_table(const at::Tensor& txt_ids, const at::Tensor& img_ids) const;
+
   std::string class_name() const override { return "FluxTransformer2DModel"; }
   std::string config_json() const override { return config_.to_json(); }
   ContextParallelPlan context_parallel_plan() const override;
@@ -109,6 +145,19 @@ class FluxTransformer2DModelImpl : public Model {
 
  private:
   FluxTransformerInputs checked(const FluxTransformerInputs& inputs) const;
+  void check_conditions(const FluxTransformerInputs& inputs, int64_t batch, const at::Tensor& weight) const;
+  void check_modulations(const FluxModulations& modulations, int64_t batch) const;
+  void check_rotary(const FluxTransformerInputs& split_inputs) const;
+  // Neighbouring layers of `modulation_layers` for every context rank, and the group of these ranks.
+  struct ModulationShares {
+    std::vector<SequenceSpan> spans;
+    ProcessGroup group;
+    std::vector<nn::Modulation> own{};
+  };
+  ModulationShares modulation_shares() const;
+  std::set<std::string> names_of(const std::vector<at::Tensor>& parameters) const;
+  std::vector<std::vector<at::Tensor>> chunked(const FluxModulations& modulations) const;
+  at::Tensor condition(const FluxTransformerInputs& inputs, at::ScalarType dtype);
   at::Tensor time_embedding(const FluxTransformerInputs& inputs, at::ScalarType dtype);
   at::Tensor through(const nn::Linear& layer, const at::Tensor& x) const;
   // Returns the image stream. Without `modulations` every block computes its own from `condition`.
@@ -121,6 +170,7 @@ class FluxTransformer2DModelImpl : public Model {
   FluxTransformerConfig config_;
   Observer observer_;
   bool gradient_checkpointing_ = false;
+  std::set<std::string> modulation_weights_{};  // names of all that `modulations` needs
 
   Boundary boundary_{nullptr};
   TimeTextEmbedding time_text_embed_{nullptr};

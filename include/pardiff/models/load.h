@@ -37,6 +37,8 @@ struct LoadOptions {
   bool warns_of_unused = true;
   /// Told of every parameter as soon as it is filled.
   std::function<void(const at::Tensor& parameter)> on_loaded{};
+  /// The parameters to fill, by name; empty: all of them.
+  std::function<bool(const std::string& name)> only{};
 };
 
 /// Compares names and shapes of `source` with the parameters of `module`; no data is read.
@@ -44,9 +46,9 @@ struct LoadOptions {
 /// that the module has (a block too many).
 void check_parameters(const torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options = {});
 
-/// Fills every parameter of `module` from `source`, once check_parameters has found nothing wrong.
-/// A tensor of a part that the module does not have (a vision model beside a text model) gives a warning.
-/// Throws: CheckpointError, as check_parameters.
+/// Fills every parameter of `module`, or those that `options` names, from `source`, once check_parameters has found
+/// nothing wrong. A tensor of a part that the module does not have (a vision model beside a text model) gives a
+/// warning. Throws: CheckpointError, as check_parameters.
 void load_parameters(torch::nn::Module& module, const ParameterSource& source, const LoadOptions& options = {});
 
 }  // namespace pardiff

@@ -14,6 +14,7 @@ namespace pardiff {
 
 class World;
 class WeightShards;
+class WeightsOnDemand;
 
 /// What a rank holds of a model's parameters.
 struct WeightBytes {
@@ -70,8 +71,15 @@ class Model : public torch::nn::Module {
   /// rank's 1/N of every unit. Backward leaves their gradients, summed over the ranks that share the weights (see
   /// reduce_gradients); parameters get none. Empty otherwise.
   std::vector<at::Tensor> weight_parts() const;
-  /// This rank's bytes of parameters.
+  /// This rank's bytes of parameters, as far as they are in memory.
   WeightBytes weight_bytes() const;
+  /// Reads what has not been read yet, or was given back, of a model that was loaded to be read when it is used. What
+  /// uses the model does so itself (forward, saving, enabling and disabling parallelism); who looks at parameters calls
+  /// this first. No communication. Throws: CheckpointError.
+  void need_weights() const;
+  /// How this model's weights are read; null: they are all there.
+  const std::shared_ptr<WeightsOnDemand>& weights_on_demand() const { return weights_on_demand_; }
+  void read_on_demand(std::shared_ptr<WeightsOnDemand> weights) { weights_on_demand_ = std::move(weights); }
   /// Restores the one-rank model; gradients of weight_parts become those of the parameters. Collective under tensor
   /// parallelism and where weights are sharded over ranks: every rank gathers the whole weights.
   void disable_parallelism();
@@ -106,6 +114,7 @@ class Model : public torch::nn::Module {
   std::shared_ptr<const Parallelism> parallelism_;
   std::shared_ptr<const Parallelism> unfolded_;  // null unless folded
   std::shared_ptr<WeightShards> weight_shards_;
+  std::shared_ptr<WeightsOnDemand> weights_on_demand_;
 };
 
 }  // namespace pardiff

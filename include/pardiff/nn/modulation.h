@@ -27,7 +27,9 @@ TORCH_MODULE(Modulation);
 /// Collective: if the layers are column-parallel, their group. They then share one all_gather here and one all_reduce
 /// in backward, however many they are.
 /// Shapes: condition [B, dim], already through SiLU; returns for each layer its `chunks` tensors [B, 1, dim].
-std::vector<std::vector<at::Tensor>> modulations(const std::vector<Modulation>& layers, const at::Tensor& condition);
+/// Precision: each `rows_at_once` rows come out as they would without the others; 0: all rows are multiplied together.
+std::vector<std::vector<at::Tensor>> modulations(const std::vector<Modulation>& layers, const at::Tensor& condition,
+                                                 int64_t rows_at_once = 0);
 
 /// LayerNorm(x) (1 + scale) + shift, the norm without weights.
 /// Shapes: x [B, S, dim], shift and scale [B, 1, dim]; returns x's.

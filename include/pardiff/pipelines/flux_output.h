@@ -16,7 +16,7 @@ struct PipelineSeconds {
   double encode = 0;
   double prepare = 0;
   double denoise = 0;
-  double decode = 0;  // 0 on ranks that do not decode
+  double decode = 0;
 };
 
 /// The bytes of a rank's parameters.
@@ -56,7 +56,8 @@ struct FluxPipelineOutput {
   std::map<std::string, OperationCount> communication{}, communication_total{};
   /// SHA-256, in hex, of the whole latents that the first step starts from. Equal on all ranks.
   std::string latents_sha256{};
-  /// Of all parts that this call used (text encoders included, though they may be freed by now).
+  /// Of all parts, as far as they were in memory when the first step began: without keep_loaded the text encoders and
+  /// the weights of the modulation are gone by then.
   ParameterBytes parameters{};
   /// Of the transformer alone: what this rank keeps, and the most it held at once. They differ where weights are
   /// sharded over ranks, whose blocks are gathered for their use.

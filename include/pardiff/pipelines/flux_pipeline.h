@@ -38,7 +38,8 @@ struct FluxPipelineOptions {
   ParallelChoice parallel_config{};
   /// Of the transformer; empty: the default.
   std::string attention_backend{};
-  /// Keeps the text encoders in memory after encoding; otherwise a second call loads them again.
+  /// Keeps in memory what a call needs only for a while (the text encoders, the weights of the modulation); otherwise
+  /// it is given back, and the next call reads it again.
   bool keep_loaded = false;
 
   FluxTransformer2DModel transformer{nullptr};
@@ -64,13 +65,15 @@ struct GenerateOptions {
 /// Text to picture with FLUX: two text encoders, the transformer, the scheduler and the VAE's decoder.
 ///
 /// Every rank of the world makes the same calls with equal arguments. Without parallelism every rank computes all of
-/// the denoising. One rank of every group of pictures (dp) decodes them; rank 0 alone has them all.
+/// the denoising, and rank 0 decodes; else the ranks that have the same pictures share the rows of each in decoding.
+/// Rank 0 alone has all pictures.
 class FluxPipeline {
  public:
   /// Loads a pipeline from a folder in the diffusers layout, or from a repository id that is in the local Hugging Face
   /// cache. `world` must outlive the pipeline.
   /// Collective: if parallel_config is given.
-  /// Cost: parameters whose dtype is the file's stay in the mapped file; others are copied.
+  /// Cost: with keep_loaded all weights are read; otherwise those of the text encoders and the transformer by the first
+  /// call, when it needs them. Parameters whose dtype is the file's stay in the mapped file; others are copied.
   /// Throws: CheckpointError for a file that is missing or damaged, found before any weights are read; ConfigError for
   /// parts that do not fit one another, or as Model::enable_parallelism.
   static FluxPipeline from_pretrained(const std::string& model, World& world, const FluxPipelineOptions& options = {});
@@ -115,6 +118,7 @@ class FluxPipeline {
   /// its encoder.
   void save_pretrained(const std::filesystem::path& folder, const SaveOptions& options = {}) const;
 
+  /// With all of its weights, which are read if need be. A model that was changed keeps its weights from then on.
   FluxTransformer2DModel transformer() const;
   AutoencoderKL vae() const;
   const FlowMatchEulerDiscreteScheduler& scheduler() const;
