@@ -200,7 +200,9 @@ at::ScalarType FluxPipeline::State::dtype() const {
   const auto parameters = network().named_parameters();
   const auto& first = parameters.front();
   if (!transformer.checkpoint || !is_placeholder(first.value())) return first.value().scalar_type();
-  return loaded_with.dtype.value_or(transformer.checkpoint->info(first.key()).dtype);
+  const auto& files = *transformer.checkpoint;  // one of FLUX's first publication has other names
+  return loaded_with.dtype.value_or(
+      files.info(files.contains(first.key()) ? first.key() : files.names().front()).dtype);
 }
 
 FluxPipeline FluxPipeline::from_pretrained(const std::string& model, World& world, const FluxPipelineOptions& options) {
