@@ -9,7 +9,7 @@ BUILD := build/$(PRESET)
 PARDIFF := $(BUILD)/cli/pardiff
 TORCH_PIN := $(shell grep '^torch==' requirements.txt)
 
-.PHONY: all demo deps debian configure build program test test-full sanitize gpu-packages format lint install clean
+.PHONY: all demo deps debian configure build program test test-full sanitize gpu-packages format lint api package install clean
 
 all: build
 
@@ -73,6 +73,15 @@ install: build
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 SOURCES = $(shell git ls-files '*.cpp' '*.h')
+
+## api: the public headers as HTML, in build/api/html
+api: debian
+	@mkdir -p build
+	doxygen docs/Doxyfile
+
+## package: a .deb, in build/package
+package: build
+	cd $(BUILD) && cpack -G DEB -B $(CURDIR)/build/package
 
 ## format: every C++ file, in place
 format:

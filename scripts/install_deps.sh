@@ -6,7 +6,7 @@ packages="
   g++ cmake ninja-build make git ccache python3 python3-venv
   libgloo-dev libpng-dev libjpeg-dev libwebp-dev libicu-dev libssl-dev
   nlohmann-json3-dev libcli11-dev libgtest-dev
-  openmpi-bin
+  openmpi-bin doxygen
 "
 
 missing=""

@@ -21,10 +21,10 @@ struct TensorSlice {
 /// the counter of copied bytes.
 class Checkpoint {
  public:
-  /// Opens `<stem>[.<variant>].safetensors`, or the shards that `<stem>.safetensors.index[.<variant>].json` lists; if
-  /// both exist, the index wins. A tensor inside a listed shard is there whether or not the index names it. Throws:
-  /// CheckpointError if neither exists, a listed shard or tensor is missing, a shard's name leads out of the folder, or
-  /// a file is not sound.
+  /// Opens STEM.safetensors (STEM.VARIANT.safetensors), or the shards that STEM.safetensors.index.json lists
+  /// (STEM.safetensors.index.VARIANT.json); if both exist, the index wins. A tensor inside a listed shard is there
+  /// whether or not the index names it. Throws: CheckpointError if neither exists, a listed shard or tensor is missing,
+  /// a shard's name leads out of the folder, or a file is not sound.
   static Checkpoint open(const std::filesystem::path& folder, const std::string& stem, const std::string& variant = "");
   /// Opens one file by its own name, as the original layout ships.
   static Checkpoint open_file(const std::filesystem::path& file);
