@@ -13,6 +13,8 @@
 namespace pardiff::cli {
 namespace {
 
+constexpr int kMostArguments = 100;
+
 // Numbers without trailing zeros: 0, 3.5, 1e+06.
 std::string shown(double value) { return text_of(value); }
 
@@ -180,6 +182,18 @@ Flags& Flags::argument(const std::string& name, std::string& target, const std::
             target = value;
           }})
       ->required();
+  return *this;
+}
+
+Flags& Flags::arguments(const std::string& name, std::vector<std::string>& target, const std::string& help) {
+  add({name, FlagSpec::Kind::kArgument, "", help, {}, [&target](const std::string& value) {
+         target.push_back(value);
+       }});
+  const auto on_results = [&target](const CLI::results_t& results) {
+    target = results;
+    return true;
+  };
+  app_.add_option(name, on_results, help)->expected(0, kMostArguments)->allow_extra_args();
   return *this;
 }
 

@@ -71,6 +71,8 @@ class Flags {
   Flags& argument(const std::string& name, std::string& target, const std::string& help);
   Flags& argument(const std::string& name, std::string& target, const std::vector<std::string>& choices,
                   const std::string& help);
+  /// Further arguments after those: any number, also none.
+  Flags& arguments(const std::string& name, std::vector<std::string>& target, const std::string& help);
 
   const std::vector<FlagGroup>& groups() const { return groups_; }
   /// Null if there is no such flag.

@@ -11,6 +11,7 @@
 #include <memory>
 #include <sstream>
 
+#include "cli/automatic_layout.h"
 #include "cli/config.h"
 #include "cli/contact_sheet.h"
 #include "cli/dtype.h"
@@ -22,6 +23,7 @@
 #include "cli/repetition.h"
 #include "cli/subcommand.h"
 #include "cli/trace_file.h"
+#include "cli/trace_summary.h"
 
 namespace pardiff::cli {
 namespace {
@@ -67,7 +69,7 @@ class Generation {
         dtype_(choose_dtype(flags.dtype, world)) {}
 
   void run() {
-    const TraceScope scope(flags_.trace.empty() ? nullptr : &trace_);
+    const TraceScope scope(is_traced() ? &trace_ : nullptr);
     announce();
     auto pipeline = DiffusionPipeline::from_pretrained(
         flags_.model, world_,
@@ -80,9 +82,15 @@ class Generation {
     const auto report = gather_report(flags_, layout_, dtype_, output, world_);
     const auto trace = gather_trace(trace_, world_);
     if (world_.rank() == 0) write(output, report, trace);
+    const auto summary = trace_summary(trace_, world_);
+    if (is_traced()) {
+      for (const auto& line : summary) note(line);
+    }
   }
 
  private:
+  bool is_traced() const { return !flags_.trace.empty() || flags_.verbosity.verbose || flags_.verbosity.debug; }
+
   void announce() const {
     if (world_.rank() != 0) return;
     say(text_of("loading ", flags_.model, " (", dtype_ ? dtype_name(*dtype_) : "dtype of the files", " on ",
@@ -176,7 +184,9 @@ int generate(GenerateFlags& flags, Flags& declared) {
   return run(
       [&](World& world) {
         if (env && env->launcher != "pardiff" && world.rank() == 0) check_surroundings(flags, repetition);
-        Generation(flags, repetition, layout, world).run();
+        auto planned = layout;
+        if (planned.is_automatic) choose_automatic_layout(flags, planned, world);
+        Generation(flags, repetition, planned, world).run();
       },
       flags.world_options());
 }

@@ -93,6 +93,10 @@ void GenerateFlags::declare(Flags& flags) {
       "pardiff generate --model models/flux-shapes --prompt \"a green square\" --height 64 --width 64 --steps 4 "
       "--ulysses-degree 2 --output c.png");
   ranks.declare(flags);
+  flags.group("Planned ranks",
+              "pardiff generate --model models/flux-shapes --prompt \"a red square\" --height 64 --width 64 --steps 4 "
+              "--parallel auto --nproc-per-node 2 --output p.png");
+  ranks.declare_planning(flags);
   flags
       .group("Machine",
              "pardiff generate --model models/flux-shapes --prompt \"a red star\" --height 64 --width 64 --steps 4 "

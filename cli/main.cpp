@@ -20,6 +20,8 @@ std::string version_line() { return "pardiff " PARDIFF_VERSION; }
 const std::vector<Subcommand>& subcommands() {
   static const std::vector<Subcommand> rows = {
       {"generate", "Make pictures from text, on one rank or several", declare_generate},
+      {"plan", "Predict how fast every layout of some ranks is, and what memory it takes", declare_plan},
+      {"bench", "Measure attention, operations among ranks and whole passes, and compare two runs", declare_bench},
       {"inspect", "Show what a checkpoint holds, and what is missing or stray", declare_inspect},
       {"doctor", "Show versions, devices, attention backends and transports, and why others are missing",
        declare_doctor},

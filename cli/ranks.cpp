@@ -126,6 +126,25 @@ void RankFlags::declare(Flags& flags) {
       .toggle("--no-convert-to-fp32", no_convert_to_fp32, "Merge partial attention results in their own dtype");
 }
 
+void RankFlags::declare_planning(Flags& flags) {
+  flags.choice("--parallel", parallel, {"auto"}, "auto: the layout that pardiff plan predicts to be the fastest here")
+      .path("--machine", machine,
+            "For --parallel auto: what pardiff plan --calibrate has written; default: measured now");
+}
+
+void RankFlags::take(const ParallelConfig& config) {
+  const auto context = config.context_parallel_config.value_or(ContextParallelConfig{});
+  ring_degree = context.ring();
+  ulysses_degree = context.ulysses();
+  ring_anything = context.ring_anything;
+  ulysses_anything = context.ulysses_anything;
+  tp_degree = config.tensor_parallel_config ? config.tensor_parallel_config->degree() : 1;
+  cfg_degree = config.cfg_degree;
+  dp_degree = config.dp_degree;
+  fsdp_degree = config.fsdp_degree;
+  shard_weights_over = joined(config.shard_weights_over, ",");
+}
+
 std::string RankLayout::to_string() const {
   std::vector<std::string> parts;
   const auto add = [&](const char* name, int degree) {
@@ -157,6 +176,16 @@ RankLayout choose_layout(const RankFlags& flags, const std::optional<LaunchEnv>&
                       " ranks can be started on one machine.");
     layout.ranks = static_cast<int>(ranks);
     layout.to_start = layout.ranks > 1 ? layout.ranks : 0;
+  }
+  check<UsageError>(flags.machine.empty() || flags.parallel == "auto",
+                    "--machine is given, and the layout is not planned. Add --parallel auto, or leave it off.");
+  if (flags.parallel == "auto") {
+    check<UsageError>(
+        !any_degree(flags) && flags.shard_weights_over.empty(),
+        "--parallel is auto, and the layout is given too. Leave out the degrees and --shard-weights-over, "
+        "or --parallel; the number of ranks is --nproc-per-node.");
+    layout.is_automatic = true;
+    return layout;
   }
   check_product(flags, layout.ranks);
   layout.parallel = parallel_config(flags);

@@ -3,6 +3,7 @@
 #include <pardiff/parallel/config.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,14 +20,21 @@ struct RankFlags {
   bool ulysses_anything = false, ring_anything = false;
   std::string rotate_method = "alltoall";
   bool no_convert_to_fp32 = false;
+  std::string parallel;           // "auto", or empty: the degrees say it
+  std::filesystem::path machine;  // what `plan --calibrate` wrote; empty: measured
 
   void declare(Flags& flags);
+  void declare_planning(Flags& flags);
+  /// The flags that ask for `config`, in the place of what was given.
+  void take(const ParallelConfig& config);
 };
 
 struct RankLayout {
   int ranks = 1;
   /// Local ranks that this process has to start, itself being none; 0: it is a rank itself.
   int to_start = 0;
+  /// To be planned once the ranks are there (--parallel auto).
+  bool is_automatic = false;
   /// Unset on one rank.
   std::optional<ParallelConfig> parallel{};
 

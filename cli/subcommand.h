@@ -23,6 +23,8 @@ struct Subcommand {
 const std::vector<Subcommand>& subcommands();
 
 Action declare_generate(Flags& flags);
+Action declare_plan(Flags& flags);
+Action declare_bench(Flags& flags);
 Action declare_inspect(Flags& flags);
 Action declare_doctor(Flags& flags);
 Action declare_convert(Flags& flags);

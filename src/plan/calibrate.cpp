@@ -120,6 +120,7 @@ class Calibration {
   static constexpr int64_t kMostTokens = 2048;  // more of them take longer to measure and say the same
   static constexpr double kWeightBytes = 64e6;  // of which products take turns, as in a model: too many for a cache
   static constexpr int64_t kMostWeights = 64;
+  static constexpr int64_t kLeastShare = 16384, kMostPart = int64_t{1} << 20;  // elements
 
   std::string text_for_people() const {
     return std::to_string(world_.size()) + " ranks on " + world_.device().str() + " with " +
@@ -187,8 +188,11 @@ class Calibration {
   void transfers(Machine& machine) {
     const auto& group = world_.group();
     const int ranks = group.size(), next = (group.rank() + 1) % ranks, previous = (group.rank() + ranks - 1) % ranks;
-    const int64_t share = std::max<int64_t>(rows_ * dim_ / ranks, 32);
-    const auto own = at::zeros({ranks * 2 * share}, options_), other = at::zeros({ranks * 2 * share}, options_);
+    // As large as a layer's, and large enough to tell a rate from a latency.
+    const int64_t share = std::max(rows_ * dim_ / ranks, kLeastShare);
+    // Weights travel too, a block at a time.
+    const int64_t part = std::clamp(36 * dim_ * dim_ / ranks, 2 * share, std::max(2 * share, kMostPart));
+    const auto own = at::zeros({ranks * part}, options_), other = at::zeros({ranks * part}, options_);
     const auto counts = [&](int64_t each) { return std::vector<int64_t>(static_cast<size_t>(ranks), each); };
     // Each returns the payload bytes it sends.
     const auto to_all = [&](int64_t each) {
@@ -209,11 +213,12 @@ class Calibration {
       return static_cast<double>(ranks * each) * e_;
     };
     machine.operations["all_to_all"] = machine.link = link(2 * share, to_all);
-    machine.operations["all_gather"] = link(2 * share, gather);
+    machine.operations["all_gather"] = link(part, gather);
     machine.operations["all_reduce"] = link(2 * share, reduce);
     machine.operations["send"] = link(2 * share, step);
     machine.network = machine.link;
-    machine.overlap = overlap(own, other, next, previous);
+    const int64_t block = 2 * ranks * share;
+    machine.overlap = overlap(own.narrow(0, 0, block), other.narrow(0, 0, block), next, previous);
   }
 
   // How much of a hop passes beside an attention.

@@ -18,6 +18,12 @@ std::string why_refused(const Work& work, FluxTransformer2DModelImpl& blank, con
 /// Throws: ConfigError as with_fsdp_in_ring.
 ParallelConfig as_run(const Work& work, const ParallelConfig& config);
 
+/// As the public ones, of a layout that was checked and with a transformer that is at hand.
+StepTime checked_step_time(const Work& work, const ParallelConfig& config, const Machine& machine, int ranks,
+                           Profile profile);
+RankMemory rank_memory(const Work& work, FluxTransformer2DModelImpl& blank, const ParallelConfig& config, int ranks,
+                       Profile profile);
+
 /// Every product of degrees that makes `ranks`, plain and with whole weights.
 std::vector<ParallelConfig> all_layouts(int ranks);
 /// The same with every flag that lifts a rule of lengths or heads; none without context parallelism.

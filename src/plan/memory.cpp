@@ -64,9 +64,13 @@ double remote_key_values(const Work& work, const ParallelConfig& run, int64_t pi
 }  // namespace
 
 RankMemory rank_memory(const Work& work, const ParallelConfig& config, int ranks, Profile profile) {
-  auto blank = blank_transformer(work);
+  return rank_memory(work, *blank_transformer(work), config, ranks, profile);
+}
+
+RankMemory rank_memory(const Work& work, FluxTransformer2DModelImpl& blank, const ParallelConfig& config, int ranks,
+                       Profile profile) {
   const int tp = config.tensor_parallel_config ? config.tensor_parallel_config->degree() : 1;
-  const auto own = local_elements(*blank, tp);
+  const auto own = local_elements(blank, tp);
   const int sharing = ranks_that_share_weights(config, ranks);
   const double transformer = sharing == 1 ? own.all : own.all / sharing + own.two_largest_units;
   const auto bytes = static_cast<double>(c10::elementSize(work.dtype));

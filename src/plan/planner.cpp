@@ -51,8 +51,8 @@ class Planner {
   void add(const ParallelConfig& config, const std::string& refusal) {
     Layout layout{.config = config, .refusal = refusal};
     if (refusal.empty()) {
-      layout.step = step_time(work_, config, machine_, ranks_, profile_);
-      layout.memory = rank_memory(work_, config, ranks_, profile_);
+      layout.step = checked_step_time(work_, config, machine_, ranks_, profile_);
+      layout.memory = rank_memory(work_, *blank_, config, ranks_, profile_);
       const double has = memory_of_a_rank(machine_, ranks_);
       if (layout.memory.total() > has) {
         layout.refusal =

@@ -243,15 +243,6 @@ class Pass {
   double batch_ = 1, image_ = 0, text_ = 0, heads_ = 0;
 };
 
-StepTime time_of(const Work& work, const ParallelConfig& config, const Machine& machine, int ranks, Profile profile) {
-  const Pass pass(work, config, machine, ranks, profile);
-  auto step = pass.time();
-  const bool runs_both = work.true_guidance && config.cfg_degree == 1;
-  if (runs_both) step = {2 * step.compute, 2 * step.exchange, 2 * step.host};
-  step.exchange += pass.between_passes();
-  return step;
-}
-
 // A value in [low, high] for which the decreasing `time` takes `seconds`; negative if there is none.
 template <typename Time>
 double solved(double low, double high, double seconds, const Time& time) {
@@ -265,10 +256,20 @@ double solved(double low, double high, double seconds, const Time& time) {
 
 }  // namespace
 
+StepTime checked_step_time(const Work& work, const ParallelConfig& config, const Machine& machine, int ranks,
+                           Profile profile) {
+  const Pass pass(work, config, machine, ranks, profile);
+  auto step = pass.time();
+  const bool runs_both = work.true_guidance && config.cfg_degree == 1;
+  if (runs_both) step = {2 * step.compute, 2 * step.exchange, 2 * step.host};
+  step.exchange += pass.between_passes();
+  return step;
+}
+
 StepTime step_time(const Work& work, const ParallelConfig& config, const Machine& machine, int ranks, Profile profile) {
   const auto refusal = why_refused(work, config, ranks, profile);
   check<ConfigError>(refusal.empty(), refusal);
-  return time_of(work, config, machine, ranks, profile);
+  return checked_step_time(work, config, machine, ranks, profile);
 }
 
 Machine fitted(Machine machine, const Work& work, const ParallelConfig& config, int ranks, double seconds,
@@ -280,7 +281,7 @@ Machine fitted(Machine machine, const Work& work, const ParallelConfig& config, 
   const double rate = solved(kWorstLink * machine.link.bytes_per_s, kBestLink * machine.link.bytes_per_s, seconds,
                              [&](double candidate) {
                                trial.link.bytes_per_s = candidate;
-                               return time_of(work, config, trial, ranks, profile).total();
+                               return checked_step_time(work, config, trial, ranks, profile).total();
                              });
   if (rate > 0) {
     machine.link.bytes_per_s = rate;
@@ -290,7 +291,7 @@ Machine fitted(Machine machine, const Work& work, const ParallelConfig& config, 
   constexpr double kLeast = 1e-7, kMost = 1e-3;
   const double launches_per_s = solved(1 / kMost, 1 / kLeast, seconds, [&](double candidate) {
     trial.launch_s = 1 / candidate;
-    return time_of(work, config, trial, ranks, profile).total();
+    return checked_step_time(work, config, trial, ranks, profile).total();
   });
   check<ConfigError>(launches_per_s > 0, "neither the link nor the host of ", machine.name, " explains ", seconds,
                      " s a step of ", description(config), ". Check its peak rate and efficiency.");

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <utility>
 
 #include "support/failure.h"
@@ -188,6 +189,35 @@ TEST(Generate, TracesEveryRankOnOneClock) {
     for (size_t i = 0; i < steps.size(); ++i) EXPECT_LT(steps_of_0[i].first, steps[i].second);
     for (size_t i = 0; i < steps.size(); ++i) EXPECT_LT(steps[i].first, steps_of_0[i].second);
   }
+}
+
+TEST(Generate, SumsUpWhereEveryRanksTimeWentWhenVerbose) {
+  const TemporaryFolder folder;
+  const auto result = run_child(generate_command(
+      folder / "picture.png", {"--verbose", "--ulysses-degree", "2", "--report", folder / "report.json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto report = Json::parse(content_of(folder / "report.json"));
+  // "pardiff: denoise 1 SECONDS COMPUTE POSTING WAITING MB"
+  std::istringstream lines(result.err);
+  int denoising = 0;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string program, stage;
+    int rank = 0;
+    double seconds = 0, compute = 0, posting = 0, waiting = 0, megabytes = 0;
+    words >> program >> stage >> rank >> seconds >> compute >> posting >> waiting >> megabytes;
+    if (!words || stage != "denoise") continue;
+    EXPECT_EQ(rank, denoising++);
+    EXPECT_NEAR(seconds, compute + posting + waiting, 0.005);
+    EXPECT_GT(compute, 0);
+    int64_t sent = 0;
+    for (const auto& [operation, count] : report["ranks"][static_cast<size_t>(rank)]["communication"].items()) {
+      sent += count["bytes_sent"].get<int64_t>();
+    }
+    EXPECT_GE(megabytes, static_cast<double>(sent) / 1e6 - 0.001);
+  }
+  EXPECT_EQ(denoising, 2) << result.err;
+  expect_mentions(result.err, {"stage", "posting", "waiting", "MB sent", "decode"});
 }
 
 TEST(Generate, StoresItsParametersInThePicture) {
