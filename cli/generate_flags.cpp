@@ -109,7 +109,7 @@ void GenerateFlags::declare(Flags& flags) {
               "Transport between ranks: shm or gloo, nccl on CUDA; default auto")
       .choice("--dtype", dtype, {"auto", "float32", "bfloat16", "float16"},
               "Default auto: the checkpoint's on CUDA; on a CPU bfloat16 where it has AMX, else float32")
-      .integer("--timeout", timeout_s, {1, kMostSeconds}, "Seconds that a rank waits for another; default 600");
+      .integer("--timeout", timeout_s, {1, kMostSeconds}, "Seconds that another rank may stand still; default 600");
   flags
       .group("Files and messages",
              "pardiff generate --model models/flux-shapes --prompt \"a red circle\" --height 64 --width 64 --steps 4 "

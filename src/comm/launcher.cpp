@@ -128,16 +128,12 @@ class RankProcesses {
 
 int exit_code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 1; }
 
-// A rank that threw has said why, or has left that to the one that claimed it; one that was killed could not.
-bool is_reported(const comm::StoreServer& server, int status) {
-  if (WIFSIGNALED(status)) return !server.claim_failure();
-  return server.reported_exit_code().has_value();
-}
-
-std::string how_it_ended(int rank, int status) {
-  if (!WIFSIGNALED(status)) return text_of("rank ", rank, " left with exit code ", WEXITSTATUS(status), ".");
+std::string how_it_ended(const comm::StoreServer& server, int rank, int status) {
+  const auto seen = server.last_seen(rank);
+  if (!WIFSIGNALED(status))
+    return text_of("rank ", rank, " left with exit code ", WEXITSTATUS(status), "; it was ", seen, ".");
   const int signal = WTERMSIG(status);
-  return text_of("rank ", rank, " was ended by signal ", signal, " (", strsignal(signal), ").",
+  return text_of("rank ", rank, " was ended by signal ", signal, " (", strsignal(signal), "); it was ", seen, ".",
                  signal == SIGKILL ? " Perhaps memory ran out." : "");
 }
 
@@ -145,7 +141,7 @@ std::string how_it_ended(int rank, int status) {
 
 int launch_ranks(int size, const std::vector<std::string>& arguments) {
   const SignalWatch watch;
-  comm::StoreServer server;
+  comm::StoreServer server(size);
   RankProcesses ranks;
   for (int rank = 0; rank < size; ++rank) {
     ranks.add(rank, start_rank(arguments, environment_of(rank, size, server.port())));
@@ -157,8 +153,9 @@ int launch_ranks(int size, const std::vector<std::string>& arguments) {
     }
     const auto [rank, status] = ranks.reap();
     if (rank < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) continue;
-    if (!is_reported(server, status))
-      report_error(text_of(how_it_ended(rank, status), " The other ranks have been ended."));
+    if (server.must_report()) {
+      report_error(text_of(how_it_ended(server, rank, status), " The other ranks have been ended."));
+    }
     const int code = server.reported_exit_code().value_or(exit_code_of(status));
     ranks.end_all();
     return code;

@@ -167,7 +167,6 @@ Pending hop(const at::Tensor& sent, int to, const at::Tensor& received, int from
     copy_flat(received, sent);
     return {};
   }
-  if (sent.numel() == 0 && received.numel() == 0) return {};
   const auto start = [&](comm::GroupBackend& backend) { return backend.hop(sent, to, received, from); };
   if (sent.numel() == 0) return start(group.backend());  // a receive alone is the sender's to count and to record
   return run(group, "send", sent.numel() * sent.element_size(), start);

@@ -8,8 +8,10 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
 
 #include "comm/backends/gloo.h"
+#include "comm/backends/liveness.h"
 #include "comm/backends/nccl.h"
 #include "comm/backends/shm.h"
 #include "comm/backends/staged.h"
@@ -21,26 +23,71 @@ std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), t
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
+// The transports' and the store's own limit. Whoever waits is ended by the watch over the ranks, not by the length of
+// an operation. (The engine keeps milliseconds in an int in places.)
+constexpr std::chrono::milliseconds kNever = std::chrono::hours(20 * 24);
+
+class StoreOfTexts : public TextStore {
+ public:
+  explicit StoreOfTexts(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+  void set(const std::string& key, const std::string& value) override { store_->set(key, bytes_of(value)); }
+  std::string get(const std::string& key) override {
+    const auto bytes = store_->get(key);
+    return {bytes.begin(), bytes.end()};
+  }
+  bool has(const std::string& key) override { return store_->check({key}); }
+  int64_t add(const std::string& key, int64_t value) override { return store_->add(key, value); }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+};
+
+// `patience`: for the server to be there.
+c10::intrusive_ptr<c10d::Store> connected(const LaunchEnv& env, bool serve, std::chrono::milliseconds patience) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(env.master_port);
+  options.isServer = serve;
+  options.waitWorkers = false;
+  options.timeout = patience;
+  try {
+    const auto tcp = c10::make_intrusive<c10d::TCPStore>(env.master_address, options);
+    tcp->setTimeout(kNever);
+    return c10::make_intrusive<c10d::PrefixStore>(store_prefix(), tcp);
+  } catch (const std::exception& error) {
+    fail<CommError>("rank ", env.rank, " cannot reach the rendezvous at ", env.master_address, ":", env.master_port,
+                    ": ", first_line(error.what()), ". Check MASTER_ADDR and MASTER_PORT.");
+  }
+}
+
+// The first process of a host makes the board. One that cannot open it (another user's limits, say) has its own.
+std::shared_ptr<Board> meet_on_board(TextStore& store, int ranks) {
+  const auto key = text_of("board/", host_identity());
+  if (store.add(key + "/seekers", 1) == 1) {
+    auto board = Board::create(ranks);
+    store.set(key, board->address());
+    return board;
+  }
+  auto board = Board::open(store.get(key), ranks);
+  return board ? board : Board::create(ranks);
+}
+
 class TcpRendezvous : public Rendezvous {
  public:
   TcpRendezvous(const LaunchEnv& env, const WorldOptions& world)
-      : timeout_(std::chrono::seconds(world.timeout_s)),
+      : env_(env),
+        timeout_(world.timeout_s),
         comm_(world.comm),
-        shm_(make_shm_engine(timeout_, allowed_cores() >= env.local_world_size)),
-        one_host_(env.local_world_size == env.world_size) {
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<uint16_t>(env.master_port);
-    options.isServer = !env.store_is_served && env.rank == 0;
-    options.waitWorkers = false;
-    options.timeout = timeout_;
-    try {
-      tcp_ = c10::make_intrusive<c10d::TCPStore>(env.master_address, options);
-    } catch (const std::exception& error) {
-      fail<CommError>("rank ", env.rank, " cannot reach the rendezvous at ", env.master_address, ":", env.master_port,
-                      ": ", first_line(error.what()), ". Check MASTER_ADDR and MASTER_PORT.");
-    }
-    store_ = c10::make_intrusive<c10d::PrefixStore>(store_prefix(), tcp_);
+        shm_(make_shm_engine([this] { liveness_->check_alive(); }, allowed_cores() >= env.local_world_size)) {
+    store_ = connected(env, !env.store_is_served && env.rank == 0, timeout_);
+    guarded("board", [&] {
+      StoreOfTexts texts(store_);
+      liveness_ = std::make_shared<Liveness>(env, meet_on_board(texts, env.world_size), timeout_, [env] {
+        return std::make_unique<StoreOfTexts>(connected(env, false, std::chrono::seconds(2)));
+      });
+    });
   }
+
+  Liveness* liveness() override { return liveness_.get(); }
 
   void publish(const std::string& key, const std::string& value) override {
     guarded(key, [&] { store_->set(key, bytes_of(value)); });
@@ -48,17 +95,12 @@ class TcpRendezvous : public Rendezvous {
 
   std::string fetch(const std::string& key) override {
     std::string value;
+    const Waiting waiting(liveness_.get(), "rendezvous", 0, "exchange", -1);
     guarded(key, [&] {
       const auto bytes = store_->get(key);
       value.assign(bytes.begin(), bytes.end());
     });
     return value;
-  }
-
-  bool has(const std::string& key) override {
-    bool found = false;
-    guarded(key, [&] { found = store_->check({key}); });
-    return found;
   }
 
   int64_t count(const std::string& key, int64_t add) override {
@@ -68,6 +110,13 @@ class TcpRendezvous : public Rendezvous {
   }
 
   std::shared_ptr<GroupBackend> make_group(const std::string& name, int rank, int size, at::Device device) override {
+    auto group = watched(make_unwatched_group(name, rank, size, device), name, liveness_);
+    if (!std::exchange(have_all_come_, true)) meet_between_hosts();  // the first is the world's
+    return group;
+  }
+
+ private:
+  std::shared_ptr<GroupBackend> make_unwatched_group(const std::string& name, int rank, int size, at::Device device) {
     if (device.is_cpu()) {
       if (auto shared = group_in_shared_memory(name, rank, size)) return shared;
     }
@@ -75,17 +124,24 @@ class TcpRendezvous : public Rendezvous {
     guarded(name, [&] {
       const auto store = c10::make_intrusive<c10d::PrefixStore>(name, store_);
       if (device.is_cuda() && comm_ != "gloo") {
-        group = make_nccl_group(store, rank, size, device.index(), timeout_);
+        group = make_nccl_group(store, rank, size, device.index(), kNever);
         return;
       }
-      group = make_gloo_group(store, rank, size, timeout_, one_host_);
+      group = make_gloo_group(store, rank, size, kNever, env_.local_world_size == env_.world_size);
       // The engine's Gloo takes CUDA tensors in collectives only, and the ring sends from rank to rank.
       if (device.is_cuda()) group = stage_through_host(std::move(group));
     });
     return group;
   }
 
- private:
+  void meet_between_hosts() {
+    if (liveness_->board().is_complete()) return;
+    publish(text_of("board-of/", env_.rank), liveness_->board().address());
+    std::vector<std::string> boards;
+    for (int rank = 0; rank < env_.world_size; ++rank) boards.push_back(fetch(text_of("board-of/", rank)));
+    liveness_->all_have_come(boards);
+  }
+
   // Null: this group goes over Gloo, on all of its ranks.
   std::shared_ptr<GroupBackend> group_in_shared_memory(const std::string& name, int rank, int size) {
     if (comm_ == "gloo") return nullptr;
@@ -111,17 +167,18 @@ class TcpRendezvous : public Rendezvous {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      fail<CommError>("the rendezvous failed at '", key, "': ", first_line(error.what()),
-                      ". Another rank is gone or late.");
+      fail<LostPeer>("the rendezvous failed at '", key, "': ", first_line(error.what()),
+                     ". Another rank is gone or late.");
     }
   }
 
-  std::chrono::milliseconds timeout_;
+  LaunchEnv env_;
+  std::chrono::seconds timeout_;
   std::string comm_;
   std::shared_ptr<ShmEngine> shm_;
-  bool one_host_;
-  c10::intrusive_ptr<c10d::TCPStore> tcp_;
   c10::intrusive_ptr<c10d::Store> store_;
+  std::shared_ptr<Liveness> liveness_;
+  bool have_all_come_ = false;
 };
 
 }  // namespace
@@ -135,82 +192,45 @@ std::shared_ptr<Rendezvous> meet_over_tcp(const LaunchEnv& env, const WorldOptio
   return std::make_shared<TcpRendezvous>(env, options);
 }
 
-namespace {
-
-constexpr const char* kFailed = "failed";      // how many ranks have failed
-constexpr const char* kReported = "reported";  // the exit code of the failure that has been printed
-constexpr auto kPause = std::chrono::milliseconds(20);
-
-template <typename Condition>
-bool came_true_within(std::chrono::milliseconds limit, const Condition& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + limit;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(kPause);
-  }
-  return true;
-}
-
-// Another rank has claimed the report; leaving before it is printed could end that rank too early.
-void wait_for_report(Rendezvous& rendezvous) {
-  try {
-    came_true_within(std::chrono::seconds(1), [&] { return rendezvous.has(kReported); });
-  } catch (const std::exception&) {
-    // It has been printed, and whoever serves the rendezvous has left.
-  }
-}
-
-}  // namespace
-
-bool claim_failure(Rendezvous& rendezvous, bool is_consequence) {
-  try {
-    if (is_consequence) came_true_within(std::chrono::seconds(2), [&] { return rendezvous.has(kFailed); });
-    if (rendezvous.count(kFailed, 1) == 1) return true;
-  } catch (const std::exception&) {
-    return !is_consequence;  // the rendezvous itself is gone
-  }
-  wait_for_report(rendezvous);
-  return false;
-}
-
-void confirm_report(Rendezvous& rendezvous, int exit_code) {
-  try {
-    rendezvous.publish(kReported, std::to_string(exit_code));
-  } catch (const std::exception&) {
-    // Whoever would read it is gone.
-  }
-}
-
-void wait_for_claims(Rendezvous& rendezvous, int ranks) {
-  try {
-    came_true_within(std::chrono::seconds(1), [&] { return rendezvous.count(kFailed, 0) >= ranks; });
-  } catch (const std::exception&) {
-    // Nobody left to wait for.
-  }
-}
-
 struct StoreServer::State {
   c10::intrusive_ptr<c10d::TCPStore> tcp;
   c10::intrusive_ptr<c10d::Store> store;
+  std::shared_ptr<Board> board;
 };
 
-StoreServer::StoreServer() : state_(std::make_unique<State>()) {
+StoreServer::StoreServer(int ranks) : state_(std::make_unique<State>()) {
   c10d::TCPStoreOptions options;
   options.port = 0;  // any free one
   options.isServer = true;
   options.waitWorkers = false;
   state_->tcp = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   state_->store = c10::make_intrusive<c10d::PrefixStore>(store_prefix(), state_->tcp);
+  StoreOfTexts texts(state_->store);
+  state_->board = meet_on_board(texts, ranks);
 }
 
 StoreServer::~StoreServer() = default;
 int StoreServer::port() const { return state_->tcp->getPort(); }
-bool StoreServer::claim_failure() const { return state_->store->add(kFailed, 1) == 1; }
+
+// A rank that shares no board with the launcher claims in the store.
+bool StoreServer::must_report() const {
+  if (state_->board->claim_report() && state_->store->add(kFailedKey, 1) == 1) return true;
+  for (int tries = 0; tries < 1000 && !reported_exit_code(); ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return !reported_exit_code();
+}
 
 std::optional<int> StoreServer::reported_exit_code() const {
-  if (!state_->store->check({kReported})) return std::nullopt;
-  const auto bytes = state_->store->get(kReported);
+  if (const int code = state_->board->reported_exit_code()) return code;
+  if (!state_->store->check({kReportedKey})) return std::nullopt;
+  const auto bytes = state_->store->get(kReportedKey);
   return std::stoi(std::string(bytes.begin(), bytes.end()));
+}
+
+std::string StoreServer::last_seen(int rank) const {
+  bool is_whole = false;
+  return state_->board->slot(rank).read(is_whole).doing.words();
 }
 
 }  // namespace pardiff::comm

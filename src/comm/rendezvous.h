@@ -10,6 +10,8 @@
 
 namespace pardiff::comm {
 
+class Liveness;
+
 /// Where the ranks of a run meet before they have groups: a small store of texts, and the maker of groups.
 class Rendezvous {
  public:
@@ -18,33 +20,28 @@ class Rendezvous {
   virtual void publish(const std::string& key, const std::string& value) = 0;
   /// Waits for the key. Throws: CommError when it does not come.
   virtual std::string fetch(const std::string& key) = 0;
-  virtual bool has(const std::string& key) = 0;
   /// Adds to a counter and returns its new value.
   virtual int64_t count(const std::string& key, int64_t add) = 0;
   virtual std::shared_ptr<GroupBackend> make_group(const std::string& name, int rank, int size, at::Device device) = 0;
+  /// Who watches over the ranks; null: ranks that are threads of one process need nobody.
+  virtual Liveness* liveness() { return nullptr; }
 };
 
 /// Over TCP, as torchrun's agent or rank 0 serves it.
 std::shared_ptr<Rendezvous> meet_over_tcp(const LaunchEnv& env, const WorldOptions& options);
 
-/// Whether this rank is the one that reports. `is_consequence`: its error only says that another rank is gone, so it
-/// lets that one speak first. Returns false after the other has reported, or had time to.
-bool claim_failure(Rendezvous& rendezvous, bool is_consequence);
-/// Tells the others, and the launcher, that the claimed failure has been printed, and the exit code of the run.
-void confirm_report(Rendezvous& rendezvous, int exit_code);
-/// Keeps the store up for a moment after a failure, so that the other ranks can learn that it is reported.
-void wait_for_claims(Rendezvous& rendezvous, int ranks);
-
-/// Serves the store of ranks that this process starts.
+/// Serves the store and the board of `ranks` ranks that this process starts.
 class StoreServer {
  public:
-  StoreServer();
+  explicit StoreServer(int ranks);
   ~StoreServer();
   int port() const;
-  /// True if no rank has claimed the report of a failure before; see claim_failure.
-  bool claim_failure() const;
+  /// Whether the launcher is to report a failure: no rank has done so, or claimed to and then not done it.
+  bool must_report() const;
   /// The exit code of the failure that a rank has reported, if one has.
   std::optional<int> reported_exit_code() const;
+  /// What a rank does, or did at last: "in all_gather of group 'world', step 3".
+  std::string last_seen(int rank) const;
 
  private:
   struct State;

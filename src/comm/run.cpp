@@ -15,6 +15,7 @@
 #include <iostream>
 #include <memory>
 
+#include "comm/backends/liveness.h"
 #include "comm/rendezvous.h"
 
 namespace pardiff {
@@ -67,18 +68,14 @@ void print(const std::exception& error) {
 }
 
 // Prints the error unless another rank has, or is the cause.
-void report(comm::Rendezvous* rendezvous, const LaunchEnv& env, const std::exception& error) {
-  const bool is_consequence = dynamic_cast<const CommError*>(&error) != nullptr;
+void report(comm::Rendezvous* rendezvous, const std::exception& error) {
+  const bool is_consequence = dynamic_cast<const comm::LostPeer*>(&error) != nullptr;
   if (!rendezvous) {
     print(error);
-    return;
-  }
-  if (comm::claim_failure(*rendezvous, is_consequence)) {
+  } else if (rendezvous->liveness()->claim_report(is_consequence)) {
     print(error);
-    comm::confirm_report(*rendezvous, exit_code_of(error));
+    rendezvous->liveness()->confirm_report(exit_code_of(error));
   }
-  const bool serves = !env.store_is_served && env.rank == 0;
-  if (serves) comm::wait_for_claims(*rendezvous, env.world_size);
 }
 
 // c10d warns of every lost connection with a backtrace of its own; our one message says what happened.
@@ -114,7 +111,7 @@ int run(const std::function<void(World&)>& work, const WorldOptions& options) {
     world->finish();
     return 0;
   } catch (const std::exception& error) {
-    report(rendezvous.get(), env, error);
+    report(rendezvous.get(), error);
     if (rendezvous) leave(exit_code_of(error));
     return exit_code_of(error);
   }
@@ -130,7 +127,7 @@ int report_failure(const std::exception& error) {
   } catch (const std::exception&) {
     // No launcher, or one that cannot be reached: everybody speaks for himself.
   }
-  report(rendezvous.get(), env, error);
+  report(rendezvous.get(), error);
   return exit_code_of(error);
 }
 

@@ -50,11 +50,6 @@ class ThreadRendezvous : public comm::Rendezvous {
     return meeting_->texts[key];
   }
 
-  bool has(const std::string& key) override {
-    const std::lock_guard lock(meeting_->mutex);
-    return meeting_->texts.count(key) + meeting_->counters.count(key) > 0;
-  }
-
   int64_t count(const std::string& key, int64_t add) override {
     const std::lock_guard lock(meeting_->mutex);
     return meeting_->counters[key] += add;

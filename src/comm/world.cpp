@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <thread>
 
+#include "comm/backends/liveness.h"
 #include "comm/backends/threads.h"
 #include "comm/rendezvous.h"
 
@@ -76,6 +76,8 @@ World::World(const LaunchEnv& env, const WorldOptions& options, std::shared_ptr<
     return;
   }
   if (env.launcher != "threads") at::set_num_threads(threads_);
+  // Ranks that take different transports would wait for each other in different places.
+  agree("transport (--comm) and device", text_of(options.comm, " on ", device_.type()));
   host_group_ = make_group("world", env.rank, env.world_size, at::kCPU);
   group_ = device_.is_cpu() ? host_group_ : make_group("world-device", env.rank, env.world_size, device_.type());
 }
@@ -132,13 +134,7 @@ std::string World::text_from_rank_0(const std::string& text) {
 int64_t World::from_rank_0(int64_t value) { return std::stoll(text_from_rank_0(std::to_string(value))); }
 
 void World::finish() {
-  if (!rendezvous_ || env_.launcher == "threads") return;
-  const bool serves = !env_.store_is_served && rank() == 0;
-  rendezvous_->count("done", 1);
-  if (!serves) return;
-  for (int tries = 0; tries < 600 && rendezvous_->count("done", 0) < size(); ++tries) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
+  if (rendezvous_ && rendezvous_->liveness()) rendezvous_->liveness()->leave();
 }
 
 }  // namespace pardiff

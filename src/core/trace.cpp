@@ -1,6 +1,7 @@
 #include <pardiff/core/trace.h>
 
 #include <chrono>
+#include <string_view>
 #include <utility>
 
 namespace pardiff {
@@ -8,6 +9,17 @@ namespace {
 
 // Ranks may be threads of one process, and a rank's work stays on its thread. Nothing but the recording depends on it.
 thread_local Trace* traced_to = nullptr;
+thread_local Place place;
+
+Place within(Place outer, std::string_view category, const char* name, int64_t index) {
+  if (category == "stage") outer.stage = name;
+  if (category == "step") outer.step = index;
+  if (category == "block") {
+    outer.block = name;
+    outer.block_index = index;
+  }
+  return outer;
+}
 
 }  // namespace
 
@@ -31,7 +43,10 @@ TraceScope::~TraceScope() { traced_to = outer_; }
 
 Trace* current_trace() { return traced_to; }
 
-TracedSpan::TracedSpan(const char* category, const char* name, int64_t index) : trace_(traced_to) {
+Place current_place() { return place; }
+
+TracedSpan::TracedSpan(const char* category, const char* name, int64_t index) : trace_(traced_to), outer_(place) {
+  place = within(place, category, name, index);
   if (!trace_) return;
   span_.category = category;
   span_.name = name;
@@ -40,6 +55,7 @@ TracedSpan::TracedSpan(const char* category, const char* name, int64_t index) : 
 }
 
 TracedSpan::~TracedSpan() {
+  place = outer_;
   if (!trace_) return;
   span_.end_ns = Trace::now_ns();
   trace_->add(std::move(span_));

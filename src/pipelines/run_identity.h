@@ -22,13 +22,13 @@ std::string identity_of(const Checkpoint& checkpoint);
 template <typename Holder>
 void add_identity(RunIdentity& identity, const std::string& name, const OpenedPart<Holder>& part) {
   identity.emplace_back(name + "'s config", sha256(part.model->config().to_json()).substr(0, 16));
-  if (part.checkpoint) identity.emplace_back(name + "'s files", identity_of(*part.checkpoint));
+  identity.emplace_back(name + "'s files", part.checkpoint ? identity_of(*part.checkpoint) : "the caller's model");
 }
 
 /// The version of this library.
 std::string library_version();
 
-/// Compares every field among all ranks, one after another. Collective.
+/// Compares a digest of all fields among all ranks, and where it differs one field after another. Collective.
 /// Throws: CommError on every rank; it names the field, and the ranks that differ from rank 0.
 void agree_on(const RunIdentity& identity, World& world);
 

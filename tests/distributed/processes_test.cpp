@@ -48,24 +48,6 @@ void long_messages(World& world) {
   }
 }
 
-// Rank 1 does something else than the others: all hear of it.
-void different_operations(World& world) {
-  const auto values = at::ones({8});
-  bool failed = false;
-  try {
-    if (world.rank() == 1) {
-      all_reduce(values, world.group()).wait();
-    } else {
-      all_to_all(at::empty({8}), values, std::vector<int64_t>(world.size(), 8 / world.size()),
-                 std::vector<int64_t>(world.size(), 8 / world.size()), world.group())
-          .wait();
-    }
-  } catch (const CommError& error) {
-    failed = std::string(error.what()).find("different things") != std::string::npos;
-  }
-  check<Error>(failed, "rank ", world.rank(), " did not notice that the ranks do different things");
-}
-
 // With four numbers of ranks, 2,000 sampled cases and the corners.
 void long_run(World& world) {
   const size_t cases = sweep(world, testing::sampled_problems(500, 99 + world.size()));
@@ -73,10 +55,8 @@ void long_run(World& world) {
   sweep(world, testing::edge_problems());
 }
 
-const testing::RankPrograms kPrograms = {{"short run", short_run},
-                                         {"long run", long_run},
-                                         {"long messages", long_messages},
-                                         {"different operations", different_operations}};
+const testing::RankPrograms kPrograms = {
+    {"short run", short_run}, {"long run", long_run}, {"long messages", long_messages}};
 
 class Processes : public ::testing::TestWithParam<std::tuple<int, const char*>> {
  protected:
@@ -96,8 +76,6 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Processes,
 // Even, uneven and empty messages, waits in any order, calls and bytes, and a sample of attention.
 TEST_P(Processes, MoveCountAndShareExactly) { expect_success("short run"); }
 TEST_P(Processes, MoveLongMessagesBothWaysAtOnce) { expect_success("long messages"); }
-
-TEST(SharedMemory, TellsRanksThatDoDifferentThings) { testing::expect_ranks_succeed(2, "different operations", "shm"); }
 
 class FullProcesses : public Processes {};
 INSTANTIATE_TEST_SUITE_P(Ranks, FullProcesses,

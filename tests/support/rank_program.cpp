@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 namespace pardiff::testing {
 namespace {
 
@@ -18,6 +20,10 @@ int run_tests_or_rank(int argc, char** argv, const RankPrograms& programs, const
   }
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
+}
+
+std::vector<std::string> rank_command(const std::string& program, const std::string& comm) {
+  return {std::filesystem::read_symlink("/proc/self/exe"), kFlag + program, comm};
 }
 
 void expect_ranks_succeed(int ranks, const std::string& program, const std::string& comm) {

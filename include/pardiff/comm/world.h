@@ -24,7 +24,7 @@ struct WorldOptions {
   std::string comm = "auto";
   /// CPU threads of this rank; 0: OMP_NUM_THREADS, else allowed cores / local ranks.
   int threads = 0;
-  /// How long a rank waits for another before it gives up.
+  /// How long another rank may stand still (stopped, frozen, absent) before the run ends. Long work is no standstill.
   int timeout_s = 600;
 };
 
@@ -65,7 +65,7 @@ class World {
 
   CommunicationCounter& counter() const { return *counter_; }
 
-  /// Waits until every rank is done, so that whoever serves the rendezvous leaves last.
+  /// This rank is done. Whoever serves the rendezvous waits here until every rank is.
   void finish();
 
  private:

@@ -46,10 +46,20 @@ class TraceScope {
 /// Where this thread's spans go; null: nowhere.
 Trace* current_trace();
 
-/// Records the time from here to its end, if this thread is traced.
+/// Where in a run a thread is, traced or not.
+struct Place {
+  const char* stage = "";
+  int64_t step = -1;  // from 0; -1: in none
+  const char* block = "";
+  int64_t block_index = -1;
+};
+Place current_place();
+
+/// Records the time from here to its end, if this thread is traced. A "stage", "step" or "block" is this thread's
+/// `Place` until then.
 class TracedSpan {
  public:
-  /// The name is `name`, followed by " <index>" if that is not negative.
+  /// The name is `name`, followed by " <index>" if that is not negative. Both texts live as long as the program.
   TracedSpan(const char* category, const char* name, int64_t index = -1);
   ~TracedSpan();
   TracedSpan(const TracedSpan&) = delete;
@@ -58,6 +68,7 @@ class TracedSpan {
  private:
   Trace* trace_;
   TraceSpan span_;
+  Place outer_;
 };
 
 }  // namespace pardiff

@@ -1,11 +1,18 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <pardiff/comm/process_group.h>
+#include <pardiff/core/error.h>
 
 #include <string>
 #include <vector>
 
 namespace pardiff::comm {
+
+/// Another rank is gone. Whoever knows why, that rank or the watch over all, is to speak before this one.
+class LostPeer : public CommError {
+ public:
+  using CommError::CommError;
+};
 
 /// One transport among the ranks of one group. Arguments have been checked and counted; the group has at least two
 /// ranks.

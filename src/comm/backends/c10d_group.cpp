@@ -122,8 +122,8 @@ class C10dGroup : public GroupBackend {
   }
 
   [[noreturn]] void failed(const char* operation, const std::exception& error) const {
-    fail<CommError>("rank ", rank(), " of ", size(), " failed in ", operation, " over ", transport_, ": ",
-                    plain_reason(error.what()), ". Another rank is gone or late.");
+    fail<LostPeer>("rank ", rank(), " of ", size(), " failed in ", operation, " over ", transport_, ": ",
+                   plain_reason(error.what()), ". Another rank is gone or late.");
   }
 
   // Point-to-point transfers that start together. Tags count the transfers of each pair, because a rank that has

@@ -175,7 +175,8 @@ class Exchange {
 
 class ShmEngine {
  public:
-  ShmEngine(std::chrono::milliseconds timeout, bool may_spin) : timeout_(timeout), may_spin_(may_spin) {}
+  ShmEngine(std::function<void()> check_alive, bool may_spin)
+      : check_alive_(std::move(check_alive)), may_spin_(may_spin) {}
 
   void add(const std::shared_ptr<Exchange>& exchange) {
     const std::lock_guard lock(mutex_);
@@ -194,7 +195,8 @@ class ShmEngine {
     exchange.progress();
   }
 
-  /// Throws: CommError if a peer of an unfinished transfer is gone, or nothing moved for the engine's timeout.
+  /// Throws: LostPeer if a peer of an unfinished transfer is gone, or nothing moves and the engine's `check_alive`
+  /// throws.
   void finish(Exchange& exchange, Operation operation, const Transfers& transfers) {
     auto last_move = Clock::now();
     int idle_rounds = 0;
@@ -210,7 +212,7 @@ class ShmEngine {
         last_move = Clock::now();
         idle_rounds = 0;
       } else if (!pause(exchange, seen, ++idle_rounds, last_move)) {
-        fail_unless_served(exchange, operation, transfers, last_move);
+        fail_unless_served(exchange, operation, transfers);
       }
     }
   }
@@ -239,20 +241,16 @@ class ShmEngine {
     return bell.rings.load() != seen;
   }
 
-  void fail_unless_served(Exchange& exchange, Operation operation, const Transfers& transfers,
-                          Clock::time_point last_move) {
-    const bool is_late = Clock::now() - last_move > timeout_;
+  void fail_unless_served(Exchange& exchange, Operation operation, const Transfers& transfers) {
     for (const auto& transfer : transfers) {
       if (transfer->is_done()) continue;
       const int peer = transfer->peer;
-      const bool is_dead = exchange.link(peer).is_dead();
-      if (!is_dead && !is_late) continue;
-      if (is_dead && last_bytes_came(exchange, *transfer)) continue;
-      fail<CommError>("rank ", exchange.rank(), " of ", exchange.size(), " failed in ", name_of(operation),
-                      " over shm: rank ", peer, " of its group (process ", exchange.link(peer).pid, ") ",
-                      is_dead ? "has ended" : text_of("did not answer for ", timeout_.count() / 1000, " s"),
-                      ". Another rank is gone or late.");
+      if (!exchange.link(peer).is_dead() || last_bytes_came(exchange, *transfer)) continue;
+      fail<LostPeer>("rank ", exchange.rank(), " of ", exchange.size(), " failed in ", name_of(operation),
+                     " over shm: rank ", peer, " of its group (process ", exchange.link(peer).pid,
+                     ") has ended. Another rank is gone or late.");
     }
+    check_alive_();
   }
 
   // A rank that has ended may have sent everything before.
@@ -263,7 +261,7 @@ class ShmEngine {
 
   std::mutex mutex_;
   std::vector<std::shared_ptr<Exchange>> exchanges_;
-  std::chrono::milliseconds timeout_;
+  std::function<void()> check_alive_;
   bool may_spin_;
 };
 
@@ -419,8 +417,8 @@ std::unique_ptr<ShmSegment> open_segment(const Introduction& first, int size, st
 
 }  // namespace
 
-std::shared_ptr<ShmEngine> make_shm_engine(std::chrono::milliseconds timeout, bool may_spin) {
-  return std::make_shared<ShmEngine>(timeout, may_spin);
+std::shared_ptr<ShmEngine> make_shm_engine(std::function<void()> check_alive, bool may_spin) {
+  return std::make_shared<ShmEngine>(std::move(check_alive), may_spin);
 }
 
 std::shared_ptr<GroupBackend> make_shm_group(std::shared_ptr<ShmEngine> engine, const ExchangeTexts& exchange, int rank,

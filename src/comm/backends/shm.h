@@ -1,5 +1,4 @@
 #pragma once
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,8 +12,9 @@ namespace pardiff::comm {
 /// the others.
 class ShmEngine;
 
+/// `check_alive`: throws when waiting has become pointless; called now and then while a wait makes no progress.
 /// `may_spin`: every rank of this host has a core of its own, so a short wait need not give it up.
-std::shared_ptr<ShmEngine> make_shm_engine(std::chrono::milliseconds timeout, bool may_spin);
+std::shared_ptr<ShmEngine> make_shm_engine(std::function<void()> check_alive, bool may_spin);
 
 /// Gives one text, returns every rank's in rank order; see make_shm_group.
 using ExchangeTexts = std::function<std::vector<std::string>(const std::string&)>;

@@ -52,42 +52,61 @@ void ByteRing::read(void* bytes, size_t count) {
   read_.store(position + count, std::memory_order_release);
 }
 
-std::unique_ptr<ShmSegment> ShmSegment::create(int ranks) {
+std::unique_ptr<SharedMemory> SharedMemory::create(size_t size) {
   const int descriptor = memfd_create("pardiff", MFD_CLOEXEC);
   check<CommError>(descriptor >= 0, "no shared memory: ", std::strerror(errno), ". Use --comm gloo.");
-  std::unique_ptr<ShmSegment> segment(new ShmSegment(descriptor, ranks));
-  check<CommError>(ftruncate(descriptor, static_cast<off_t>(bytes_of_segment(ranks))) == 0,
-                   "no shared memory: ", std::strerror(errno), ". Use --comm gloo.");
-  return segment;
+  std::unique_ptr<SharedMemory> memory;
+  if (ftruncate(descriptor, static_cast<off_t>(size)) == 0) {
+    memory.reset(new SharedMemory(descriptor, size));
+  } else {
+    const int error = errno;
+    close(descriptor);
+    fail<CommError>("no shared memory: ", std::strerror(error), ". Use --comm gloo.");
+  }
+  return memory;
 }
 
-std::unique_ptr<ShmSegment> ShmSegment::open(int pid, int descriptor, int ranks) {
+std::unique_ptr<SharedMemory> SharedMemory::open(int pid, int descriptor, size_t size) {
   const std::string path = text_of("/proc/", pid, "/fd/", descriptor);
   const int own = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   check<CommError>(own >= 0, "cannot open the shared memory of process ", pid, ": ", std::strerror(errno));
-  return std::unique_ptr<ShmSegment>(new ShmSegment(own, ranks));
-}
-
-ShmSegment::ShmSegment(int descriptor, int ranks) : descriptor_(descriptor), ranks_(ranks) {
-  void* memory = mmap(nullptr, bytes_of_segment(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (memory == MAP_FAILED) {
-    close(descriptor);
-    fail<CommError>("cannot map ", bytes_of_segment(ranks), " bytes of shared memory: ", std::strerror(errno),
-                    ". Use --comm gloo.");
+  struct stat status = {};
+  if (fstat(own, &status) != 0 || static_cast<size_t>(status.st_size) != size) {
+    close(own);
+    fail<CommError>("the shared memory of process ", pid, " is not ", size, " bytes.");
   }
-  memory_ = static_cast<std::byte*>(memory);
+  return std::unique_ptr<SharedMemory>(new SharedMemory(own, size));
 }
 
-ShmSegment::~ShmSegment() {
-  munmap(memory_, bytes_of_segment(ranks_));
+SharedMemory::SharedMemory(int descriptor, size_t size) : descriptor_(descriptor), size_(size) {
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (memory == MAP_FAILED) {
+    const int error = errno;
+    close(descriptor);
+    fail<CommError>("cannot map ", size, " bytes of shared memory: ", std::strerror(error), ". Use --comm gloo.");
+  }
+  bytes_ = static_cast<std::byte*>(memory);
+}
+
+SharedMemory::~SharedMemory() {
+  munmap(bytes_, size_);
   close(descriptor_);
 }
 
+std::unique_ptr<ShmSegment> ShmSegment::create(int ranks) {
+  return std::unique_ptr<ShmSegment>(new ShmSegment(SharedMemory::create(bytes_of_segment(ranks)), ranks));
+}
+
+std::unique_ptr<ShmSegment> ShmSegment::open(int pid, int descriptor, int ranks) {
+  return std::unique_ptr<ShmSegment>(
+      new ShmSegment(SharedMemory::open(pid, descriptor, bytes_of_segment(ranks)), ranks));
+}
+
 // A new file reads as zeros, which is how every member of these types starts.
-Doorbell& ShmSegment::doorbell(int rank) const { return reinterpret_cast<Doorbell*>(memory_)[rank]; }
+Doorbell& ShmSegment::doorbell(int rank) const { return reinterpret_cast<Doorbell*>(memory_->bytes())[rank]; }
 
 ByteRing& ShmSegment::ring(int from, int to) const {
-  auto* rings = reinterpret_cast<ByteRing*>(memory_ + sizeof(Doorbell) * static_cast<size_t>(ranks_));
+  auto* rings = reinterpret_cast<ByteRing*>(memory_->bytes() + sizeof(Doorbell) * static_cast<size_t>(ranks_));
   return rings[from * ranks_ + to];
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace pardiff::comm {
 
@@ -38,29 +39,48 @@ class ByteRing {
   alignas(64) std::byte bytes_[kCapacity];
 };
 
-/// The memory that the ranks of a group share: an anonymous file without a name anywhere, so that nothing is left
-/// behind however they end. Pages are taken when first written.
+/// Memory that processes of one host share: an anonymous file without a name anywhere, so that nothing is left behind
+/// however they end. Pages are taken when first written, and read as zeros before.
+class SharedMemory {
+ public:
+  /// Throws: CommError when there is no memory.
+  static std::unique_ptr<SharedMemory> create(size_t size);
+  /// Opens what another process of this host has created. Throws: CommError with the system's reason.
+  static std::unique_ptr<SharedMemory> open(int pid, int descriptor, size_t size);
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  /// The file's descriptor in this process, for `open` of the others.
+  int descriptor() const { return descriptor_; }
+  std::byte* bytes() const { return bytes_; }
+
+ private:
+  SharedMemory(int descriptor, size_t size);
+
+  int descriptor_;
+  size_t size_;
+  std::byte* bytes_ = nullptr;
+};
+
+/// The memory of one group's ranks.
 class ShmSegment {
  public:
   /// Throws: CommError when there is no memory.
   static std::unique_ptr<ShmSegment> create(int ranks);
   /// Opens what another process of this host has created. Throws: CommError with the system's reason.
   static std::unique_ptr<ShmSegment> open(int pid, int descriptor, int ranks);
-  ~ShmSegment();
-  ShmSegment(const ShmSegment&) = delete;
-  ShmSegment& operator=(const ShmSegment&) = delete;
 
-  /// The file's descriptor in this process, for `open` of the others.
-  int descriptor() const { return descriptor_; }
+  /// For `open` of the others.
+  int descriptor() const { return memory_->descriptor(); }
   Doorbell& doorbell(int rank) const;
   ByteRing& ring(int from, int to) const;
 
  private:
-  ShmSegment(int descriptor, int ranks);
+  ShmSegment(std::unique_ptr<SharedMemory> memory, int ranks) : memory_(std::move(memory)), ranks_(ranks) {}
 
-  int descriptor_;
+  std::unique_ptr<SharedMemory> memory_;
   int ranks_;
-  std::byte* memory_ = nullptr;
 };
 
 /// Equal in two processes that can share memory: the same boot, process namespace and user.
