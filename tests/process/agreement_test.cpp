@@ -67,6 +67,41 @@ TEST(RanksThatWereStartedDifferently, NameTheFormOfParallelism) {
   expect_disagreement("--rotate-method", "allgather", {"parallel", "rotate alltoall", "rotate allgather"});
 }
 
+TEST(RanksThatWereStartedDifferently, NameTheTransport) {
+  expect_disagreement("--comm", "gloo", {"--comm", "auto on cpu", "gloo on cpu"});
+}
+
+// Rank 1 has the one problem that `flag` gives it: both must end, with its message and no picture.
+void expect_failure_of_one(const std::string& flag, const std::string& value,
+                           const std::vector<std::string>& mentions) {
+  const TemporaryFolder folder;
+  const auto ours = generate_command(folder / "x.png", {"--ulysses-degree", "2"});
+  auto theirs = ours;
+  const auto place = std::find(theirs.begin(), theirs.end(), flag == "--prompt-file" ? "--prompt" : flag);
+  *place = flag;
+  *(place + 1) = value;
+  const auto results = run_ranks({ours, theirs});
+  EXPECT_NE(results[0].exit_code, 0) << results[0].err;
+  EXPECT_NE(results[1].exit_code, 0) << results[1].err;
+  EXPECT_TRUE(results[0].errors().empty()) << results[0].err;
+  ASSERT_EQ(results[1].errors().size(), 1u) << results[1].err;
+  expect_mentions(results[1].errors()[0], mentions);
+  EXPECT_FALSE(fs::exists(folder / "x.png"));
+}
+
+TEST(OneRank, ThatCannotReadItsPromptsEndsAll) {
+  expect_failure_of_one("--prompt-file", "/nowhere/prompts.txt", {"/nowhere/prompts.txt"});
+}
+
+TEST(OneRank, ThatCannotReadItsCheckpointEndsAll) {
+  const TemporaryFolder folder;
+  const auto model = folder / "model";
+  fs::copy(model_path("flux-shapes"), model, fs::copy_options::recursive);
+  const auto weights = model / "transformer/diffusion_pytorch_model.safetensors";
+  fs::resize_file(weights, fs::file_size(weights) / 2);
+  expect_failure_of_one("--model", model.string(), {weights.string()});
+}
+
 TEST(RanksThatWereStartedDifferently, NameThePartWhoseFilesDiffer) {
   const TemporaryFolder folder;
   const auto model = (folder / "other").string();

@@ -238,15 +238,16 @@ INSTANTIATE_TEST_SUITE_P(Transports, RanksOver, ::testing::Values("shm", "gloo")
 
 TEST(TooLittle, MemoryEndsTheRunWithOneMessage) {
   const TemporaryFolder folder;
-  // Room for the program, and not for the scores of 8192 x 8192 pixels.
+  // Room for the program and its steps, and not for the planes of the picture, which rank 0 alone decodes.
   auto command = generate_command(folder / "picture.png", {"--ring-degree", "2"});
-  for (const char* flag : {"--height", "--width"}) *(std::find(command.begin(), command.end(), flag) + 1) = "8192";
-  std::vector<std::string> limited = {"bash", "-c", "ulimit -v 12000000; exec \"$@\"", "limited"};
+  for (const char* flag : {"--height", "--width"}) *(std::find(command.begin(), command.end(), flag) + 1) = "1024";
+  std::vector<std::string> limited = {"bash", "-c", "ulimit -v 800000; exec \"$@\"", "limited"};
   limited.insert(limited.end(), command.begin(), command.end());
   ChildProcess child(limited);
   const auto result = child.wait();
   EXPECT_EQ(result.exit_code, 1) << result.err;
-  EXPECT_EQ(result.errors().size(), 1u) << result.err;
+  ASSERT_EQ(result.errors().size(), 1u) << result.err;
+  expect_mentions(result.errors()[0], {"allocate memory"});
   EXPECT_TRUE(child.group_is_gone());
   EXPECT_TRUE(folder.names().empty());
 }
