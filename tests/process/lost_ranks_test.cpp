@@ -128,20 +128,25 @@ TEST_P(LostRank, EndsTheOthersWithOneMessageThatNamesRankStepAndOperation) {
   if (loss.signal == SIGSTOP) expect_mentions(outcome.messages()[0], {"has stood still for 6 s (--timeout)"});
 }
 
+const auto name_of_loss = [](const auto& instance) { return instance.param.name; };
+
 INSTANTIATE_TEST_SUITE_P(Faults, LostRank,
                          ::testing::Values(Loss{"KilledOverShm", Launcher::plain, "shm", SIGKILL, 2},
-                                           Loss{"KilledOverGloo", Launcher::plain, "gloo", SIGKILL, 1},
-                                           Loss{"KilledServerOverShm", Launcher::plain, "shm", SIGKILL, 0},
                                            Loss{"KilledServerOverGloo", Launcher::plain, "gloo", SIGKILL, 0},
+                                           Loss{"StoppedOverGloo", Launcher::plain, "gloo", SIGSTOP, 3},
+                                           Loss{"OfOwnLauncherKilledOverGloo", Launcher::own, "gloo", SIGKILL, 3},
+                                           Loss{"OfOwnLauncherStoppedOverShm", Launcher::own, "shm", SIGSTOP, 2},
+                                           Loss{"OfTorchrunKilledOverGloo", Launcher::torchrun, "gloo", SIGKILL, 0}),
+                         name_of_loss);
+INSTANTIATE_TEST_SUITE_P(Full, LostRank,
+                         ::testing::Values(Loss{"KilledOverGloo", Launcher::plain, "gloo", SIGKILL, 1},
+                                           Loss{"KilledServerOverShm", Launcher::plain, "shm", SIGKILL, 0},
                                            Loss{"StoppedOverShm", Launcher::plain, "shm", SIGSTOP, 3},
                                            Loss{"StoppedServerOverGloo", Launcher::plain, "gloo", SIGSTOP, 0},
                                            Loss{"OfOwnLauncherKilledOverShm", Launcher::own, "shm", SIGKILL, 1},
-                                           Loss{"OfOwnLauncherKilledOverGloo", Launcher::own, "gloo", SIGKILL, 3},
-                                           Loss{"OfOwnLauncherStoppedOverShm", Launcher::own, "shm", SIGSTOP, 2},
                                            Loss{"OfTorchrunKilledOverShm", Launcher::torchrun, "shm", SIGKILL, 2},
-                                           Loss{"OfTorchrunKilledOverGloo", Launcher::torchrun, "gloo", SIGKILL, 0},
                                            Loss{"OfTorchrunStoppedOverGloo", Launcher::torchrun, "gloo", SIGSTOP, 1}),
-                         [](const auto& instance) { return instance.param.name; });
+                         name_of_loss);
 
 class EndedTorchrun : public ::testing::TestWithParam<int> {};
 
@@ -155,8 +160,9 @@ TEST_P(EndedTorchrun, TakesItsRanksAlong) {
   EXPECT_LE(outcome.messages().size(), 1u) << outcome.text();
 }
 
-INSTANTIATE_TEST_SUITE_P(Signals, EndedTorchrun, ::testing::Values(SIGINT, SIGTERM, SIGKILL),
-                         [](const auto& instance) { return std::string(strsignal(instance.param)); });
+const auto name_of_signal = [](const auto& instance) { return std::string(strsignal(instance.param)); };
+INSTANTIATE_TEST_SUITE_P(Signals, EndedTorchrun, ::testing::Values(SIGKILL), name_of_signal);
+INSTANTIATE_TEST_SUITE_P(FullSignals, EndedTorchrun, ::testing::Values(SIGINT, SIGTERM), name_of_signal);
 
 // ---- ranks that do different things
 
