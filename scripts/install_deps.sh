@@ -4,8 +4,8 @@ set -eu
 
 packages="
   g++ cmake ninja-build make git ccache python3 python3-venv
-  libgloo-dev libpng-dev libjpeg-dev libwebp-dev libicu-dev libssl-dev
-  nlohmann-json3-dev libcli11-dev libgtest-dev
+  libgloo-dev libhwy-dev libpng-dev libjpeg-dev libwebp-dev libicu-dev libssl-dev
+  nlohmann-json3-dev libcli11-dev libgtest-dev libbenchmark-dev
   openmpi-bin doxygen
 "
 

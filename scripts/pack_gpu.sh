@@ -7,10 +7,11 @@ cd /usr
 libraries=lib/$(gcc -print-multiarch)
 # tar follows links, so libicudata, the largest, goes in once, under the name that is asked for at run time.
 tar --create --gzip --dereference --file "$output" \
-  include/gloo include/unicode include/openssl include/*/openssl include/nlohmann include/CLI include/gtest \
+  include/gloo include/hwy include/benchmark include/unicode include/openssl include/*/openssl include/nlohmann include/CLI include/gtest \
   include/libpng16 include/png.h include/pngconf.h include/pnglibconf.h include/zlib.h include/zconf.h \
   include/webp include/jpeglib.h include/jmorecfg.h include/jerror.h include/*/jconfig.h \
   share/cmake/nlohmann_json "$(dirname "$(find lib share -name CLI11Config.cmake | head -1)")" "$libraries/cmake/GTest" \
+  "$libraries/cmake/hwy" "$libraries"/libhwy*.so* "$libraries/cmake/benchmark" "$libraries"/libbenchmark*.so* \
   "$libraries"/libgtest*.a "$libraries"/libgmock*.a \
   "$libraries"/libicudata.so.?? "$libraries"/libicuuc.so "$libraries"/libicuuc.so.?? \
   "$libraries"/libicui18n.so "$libraries"/libicui18n.so.?? \

@@ -4,11 +4,24 @@
 #include <cmath>
 #include <numbers>
 
+#include "nn/kernels/choice.h"
+#include "nn/kernels/elementwise.h"
+
 namespace pardiff::nn {
 
-at::Tensor silu(at::Tensor x) { return at::GradMode::is_enabled() ? at::silu(x) : at::silu_(x); }
+at::Tensor silu(at::Tensor x) {
+  if (!kernels::may_fuse(x)) return at::GradMode::is_enabled() ? at::silu(x) : at::silu_(x);
+  kernels::silu(x.mutable_data_ptr<float>(), x.numel());
+  return x;
+}
 
-at::Tensor gelu_tanh(at::Tensor x) { return at::GradMode::is_enabled() ? at::gelu(x, "tanh") : at::gelu_(x, "tanh"); }
+at::Tensor gelu_tanh(at::Tensor x) {
+  if (!kernels::may_fuse(x)) return at::GradMode::is_enabled() ? at::gelu(x, "tanh") : at::gelu_(x, "tanh");
+  const int64_t width = x.size(-1), rows = x.numel() / width;
+  auto* values = x.mutable_data_ptr<float>();
+  kernels::gelu_tanh(values, values, width, rows, width);
+  return x;
+}
 
 at::Tensor quick_gelu(at::Tensor x) {
   if (at::GradMode::is_enabled()) return x * at::sigmoid(1.702 * x);
@@ -29,7 +42,13 @@ at::Tensor beside_gelu_tanh(const at::Tensor& attention, const at::Tensor& mlp) 
   auto both = at::empty(shape, mlp.options());
   both.narrow(-1, 0, attention.size(-1)).copy_(attention);
   auto right = both.narrow(-1, attention.size(-1), mlp.size(-1));
-  at::gelu_out(right, mlp, "tanh");
+  if (kernels::may_fuse(mlp, both)) {
+    const int64_t width = mlp.size(-1);
+    kernels::gelu_tanh(mlp.const_data_ptr<float>(), right.mutable_data_ptr<float>(), both.size(-1), mlp.numel() / width,
+                       width);
+  } else {
+    at::gelu_out(right, mlp, "tanh");
+  }
   return both;
 }
 

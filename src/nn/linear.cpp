@@ -1,9 +1,10 @@
 #include <ATen/ops/cat.h>
-#include <ATen/ops/linear.h>
 #include <pardiff/core/check.h>
 #include <pardiff/nn/linear.h>
 
 #include <cmath>
+
+#include "nn/kernels/product.h"
 
 namespace pardiff::nn {
 namespace {
@@ -28,19 +29,19 @@ LinearImpl::LinearImpl(int64_t in_features, int64_t out_features, const LinearOp
   if (bias.defined()) initialise(bias, in_features);
 }
 
-at::Tensor LinearImpl::product(const at::Tensor& x) const { return at::linear(x, weight); }
+at::Tensor LinearImpl::product(const at::Tensor& x) const { return kernels::linear(x, weight, {}); }
 
 at::Tensor LinearImpl::forward(const at::Tensor& x) {
   const auto entered = edge_.enter("input", x);
   switch (sharding.style) {
     case ShardStyle::kColumn:
-      return edge_.leave(at::linear(copy_to_group(entered, sharding.group), weight, bias));
+      return edge_.leave(kernels::linear(copy_to_group(entered, sharding.group), weight, bias));
     case ShardStyle::kRow:
       return edge_.leave(with_bias(reduce_from_group(product(entered), sharding.group), bias));
     case ShardStyle::kWhole:
       break;
   }
-  return edge_.leave(at::linear(entered, weight, bias));
+  return edge_.leave(kernels::linear(entered, weight, bias));
 }
 
 std::pair<at::Tensor, at::Tensor> forward_together(Linear& first, const at::Tensor& first_x, Linear& second,

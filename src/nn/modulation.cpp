@@ -1,6 +1,9 @@
 #include <ATen/ATen.h>
 #include <pardiff/nn/modulation.h>
 
+#include "nn/kernels/choice.h"
+#include "nn/kernels/elementwise.h"
+
 namespace pardiff::nn {
 namespace {
 
@@ -24,6 +27,14 @@ at::Tensor by_rows(const at::Tensor& x, int64_t rows_at_once, const Product& pro
   std::vector<at::Tensor> parts;
   for (const auto& rows : x.split(rows_at_once)) parts.push_back(product(rows));
   return at::cat(parts);
+}
+
+// [B, S, dim], for which a modulation has [B, 1, dim].
+kernels::Shape shape_of(const at::Tensor& x) { return {x.size(0), x.size(1), x.size(2)}; }
+
+bool fits(const at::Tensor& modulation, const at::Tensor& x) {
+  return x.dim() == 3 && modulation.dim() == 3 && modulation.size(0) == x.size(0) && modulation.size(1) == 1 &&
+         modulation.size(2) == x.size(2);
 }
 
 }  // namespace
@@ -62,6 +73,13 @@ std::vector<std::vector<at::Tensor>> modulations(const std::vector<Modulation>& 
 
 at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale, double eps) {
   const int64_t dim = x.size(-1);
+  const auto plain_shift = shift.contiguous(), plain_scale = scale.contiguous();  // no copy for a batch of one
+  if (kernels::may_fuse(x, plain_shift, plain_scale) && fits(shift, x) && fits(scale, x)) {
+    auto out = at::empty_like(x);
+    kernels::modulated_norm(x.const_data_ptr<float>(), plain_shift.const_data_ptr<float>(),
+                            plain_scale.const_data_ptr<float>(), out.mutable_data_ptr<float>(), shape_of(x), eps);
+    return out;
+  }
   // For one row of the batch, scale and shift are just what the kernel takes as its weights.
   if (scale.numel() == dim) return at::layer_norm(x, {dim}, scale.flatten() + 1, shift.flatten(), eps);
   auto normed = at::layer_norm(x, {dim}, {}, {}, eps);
@@ -70,6 +88,12 @@ at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& shift, const at
 }
 
 at::Tensor gated_residual(const at::Tensor& x, const at::Tensor& gate, at::Tensor y) {
+  const auto plain_gate = gate.contiguous();
+  if (kernels::may_fuse(x, plain_gate, y) && fits(gate, x) && y.sizes() == x.sizes()) {
+    kernels::gated_residual(x.const_data_ptr<float>(), plain_gate.const_data_ptr<float>(), y.mutable_data_ptr<float>(),
+                            shape_of(x));
+    return y;
+  }
   if (at::GradMode::is_enabled()) return at::addcmul(x, gate, y);
   return at::addcmul_out(y, x, gate, y);
 }

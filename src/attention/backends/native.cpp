@@ -2,6 +2,7 @@
 #include <pardiff/core/check.h>
 
 #include "attention/backends/backends.h"
+#include "attention/backends/flash_cpu.h"
 
 namespace pardiff {
 namespace {
@@ -9,11 +10,11 @@ namespace {
 // [B, S, H, D] -> [B, H, S, D], which is what the kernels of the engine take; no copy.
 at::Tensor heads_first(const at::Tensor& x) { return x.transpose(1, 2); }
 
-// Flash attention on a CPU; on CUDA the fastest kernel that takes what is given.
+// Flash attention on a CPU, our own where it can; on CUDA the fastest kernel that takes what is given.
 class NativeAttention : public AttentionBackend {
  public:
   std::string name() const override { return "native"; }
-  std::string description() const override { return "the engine's flash attention (CPU); its fastest kernel (CUDA)"; }
+  std::string description() const override { return "flash attention (CPU); the engine's fastest kernel (CUDA)"; }
 
   std::string why_not(const KernelNeeds& needs) const override {
     return needs.device == at::kCPU || needs.device == at::kCUDA ? "" : "it runs on the CPU and on CUDA";
@@ -22,6 +23,7 @@ class NativeAttention : public AttentionBackend {
   KernelOutput forward(const KernelInputs& given) const override {
     if (given.query.is_cuda()) return on_cuda(given).forward(given);
     const auto inputs = given.is_part ? widened(given) : given;
+    if (flash_cpu::takes(inputs)) return flash_cpu::forward(inputs);
     const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
         heads_first(inputs.query), heads_first(inputs.key), heads_first(inputs.value), /*dropout_p=*/0.0,
         inputs.is_causal, mask_of(inputs), inputs.scale);

@@ -54,6 +54,42 @@ void expect_plain(const AttentionBackend& backend, const KernelInputs& given) {
   EXPECT_LE(relative_error(got.lse.masked_fill(dead, 0), lse.masked_fill(dead, 0)), tolerated);
 }
 
+// More queries and keys than a block of the kernels has, and tensors that lie as an exchange leaves them.
+TEST_P(CpuBackend, TakesManyBlocksAndViews) {
+  const auto packed = random_normal({1100, 2, 9, 24}, 4, at::kFloat).transpose(0, 1);
+  for (const int64_t queries : {1, 63, 64, 65, 200}) {
+    for (const int64_t keys : {1, 511, 512, 513, 1100}) {
+      const KernelInputs given{packed.narrow(1, 0, queries).narrow(2, 0, 3),
+                               packed.narrow(1, 0, keys).narrow(2, 2, 3),
+                               packed.narrow(1, 0, keys).narrow(2, 4, 3),
+                               {},
+                               false,
+                               0.7};
+      expect_plain(backend(), given);
+    }
+  }
+}
+
+TEST_P(CpuBackend, DoesNotDependOnTheThreads) {
+  const int threads = at::get_num_threads();
+  const auto given = inputs(at::kFloat, 150, 600);
+  at::set_num_threads(1);
+  const auto alone = backend().forward(given);
+  at::set_num_threads(3);
+  const auto shared = backend().forward(given);
+  at::set_num_threads(threads);
+  EXPECT_TRUE(at::equal(alone.out, shared.out));
+  EXPECT_TRUE(at::equal(alone.lse, shared.lse));
+}
+
+TEST_P(CpuBackend, CarriesNan) {
+  auto given = inputs(at::kFloat);
+  given.key[0][3].fill_(std::nan(""));
+  const auto out = backend().forward(given).out;
+  EXPECT_TRUE(at::isnan(out[0]).all().item<bool>());
+  EXPECT_FALSE(at::isnan(out[1]).any().item<bool>());
+}
+
 TEST_P(CpuBackend, IsSoftmaxAttentionWithItsNaturalLogSumExp) {
   for (const auto dtype : {at::kFloat, at::kDouble}) {
     const auto given = inputs(dtype);

@@ -1,0 +1,20 @@
+#pragma once
+#include <pardiff/attention/backend.h>
+
+// Flash attention of our own: float32 on a CPU. The engine's runs its products through MKL, which keeps to AVX2 on
+// processors that are not Intel's; here they are oneDNN's.
+namespace pardiff::flash_cpu {
+
+/// Whether `forward` takes this: float32 on a CPU that oneDNN has product kernels for (AVX-512), neither masked nor
+/// causal, and keys enough for products to be what takes the time.
+bool takes(const KernelInputs& inputs);
+
+/// Dao et al. 2022, arXiv 2205.14135: blocks of keys with a running maximum and sum. Every row of the result is
+/// computed by one thread in one order, whatever the number of threads.
+KernelOutput forward(const KernelInputs& inputs);
+
+/// Adds what `part` found over other keys to `sum`, whose memory takes it, in one pass. False, and nothing done, unless
+/// both have float32 results on the CPU and float64 log-sum-exps, in one piece each.
+bool merge(KernelOutput& sum, const KernelOutput& part);
+
+}  // namespace pardiff::flash_cpu
