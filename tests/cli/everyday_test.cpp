@@ -236,7 +236,8 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 // The commands and their flags, as the help of the program names them.
-const std::vector<std::string> kCommands = {"generate", "plan", "bench", "inspect", "doctor", "convert", "init", "completion", "man"};
+const std::vector<std::string> kCommands = {"generate", "plan", "bench",      "inspect", "doctor",
+                                            "convert",  "init", "completion", "man"};
 
 std::vector<std::string> flags_of(const std::string& command) {
   std::vector<std::string> flags;
