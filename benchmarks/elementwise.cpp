@@ -1,11 +1,8 @@
 // The fused passes, each beside the engine's operators that it replaces, at the sizes of a step.
-#include "nn/kernels/elementwise.h"
-
 #include <ATen/ATen.h>
 #include <benchmark/benchmark.h>
 #include <pardiff/nn/activation.h>
 #include <pardiff/nn/modulation.h>
-#include <pardiff/nn/rope.h>
 
 namespace pardiff::nn {
 namespace {
@@ -54,35 +51,6 @@ void residual_plain(benchmark::State& state) {
   repeat(state, x.numel(), [&] { y = (x + gate * y).zero_(); });
 }
 
-struct Headed {
-  at::Tensor x, weight;
-  RotaryTable table;
-  explicit Headed(const Sizes& sizes)
-      : x(at::randn({1, sizes.tokens, sizes.heads, sizes.head_dim})),
-        weight(at::randn({sizes.head_dim})),
-        table(rotary_table(at::arange(sizes.tokens).unsqueeze(1), {sizes.head_dim})) {}
-};
-
-void rotation_fused(benchmark::State& state) {
-  const Sizes sizes(state);
-  const Headed given(sizes);
-  const auto out = at::empty_like(given.x);
-  repeat(state, given.x.numel(), [&] {
-    kernels::normed_rotation(given.x.const_data_ptr<float>(), given.weight.const_data_ptr<float>(),
-                             at::view_as_real(given.table.rotation).const_data_ptr<float>(),
-                             out.mutable_data_ptr<float>(),
-                             {1, sizes.tokens, sizes.heads, sizes.head_dim, given.x.numel()}, 1e-6);
-  });
-}
-
-void rotation_plain(benchmark::State& state) {
-  const Headed given{Sizes(state)};
-  repeat(state, given.x.numel(), [&] {
-    const auto normed = given.x * at::rsqrt(given.x.square().mean(-1, true) + 1e-6) * given.weight;
-    benchmark::DoNotOptimize(rotate(normed, given.table));
-  });
-}
-
 void gelu_fused(benchmark::State& state) {
   const Sizes sizes(state);
   auto x = at::randn({1, sizes.tokens, 4 * sizes.dim});
@@ -107,17 +75,13 @@ void silu_plain(benchmark::State& state) {
   repeat(state, x.numel(), [&] { at::silu_(x); });
 }
 
-// The joint sequence of `bench` at 512x512 and of flux-shapes at 128x128.
-void step_sizes(benchmark::internal::Benchmark* benchmark) {
-  benchmark->Args({1536, 12, 64})->Args({128, 4, 32})->UseRealTime();
-}
+// The joint sequence of `bench` at 512x512.
+void step_sizes(benchmark::internal::Benchmark* benchmark) { benchmark->Args({1536, 12, 64})->UseRealTime(); }
 
 BENCHMARK(norm_fused)->Apply(step_sizes);
 BENCHMARK(norm_plain)->Apply(step_sizes);
 BENCHMARK(residual_fused)->Apply(step_sizes);
 BENCHMARK(residual_plain)->Apply(step_sizes);
-BENCHMARK(rotation_fused)->Apply(step_sizes);
-BENCHMARK(rotation_plain)->Apply(step_sizes);
 BENCHMARK(gelu_fused)->Apply(step_sizes);
 BENCHMARK(gelu_plain)->Apply(step_sizes);
 BENCHMARK(silu_fused)->Apply(step_sizes);

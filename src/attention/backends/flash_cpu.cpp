@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "attention/backends/flash_rows.h"
@@ -17,7 +16,6 @@ namespace {
 constexpr int64_t kQueries = 64, kKeys = 512;  // of a block: its scores stay in the second-level cache
 constexpr int64_t kLong = 256;                 // keys; for fewer the products are no longer what takes the time
 constexpr int64_t kTransposed = 16;            // keys turned at a time: one cache line
-constexpr int64_t kGrain = 32768;              // numbers that are worth a thread
 
 #ifdef CPUBLAS_BRGEMM_F32F32F32  // an engine that has them
 // c = a b, or c += a b. Shapes: a [m, k], b [k, n], c [m, n]; rows lie lda, ldb and ldc numbers apart.
@@ -159,30 +157,6 @@ KernelOutput forward(const KernelInputs& inputs) {
     }
   });
   return output;
-}
-
-bool merge(KernelOutput& sum, const KernelOutput& part) {
-  const bool fits = is_float_on_cpu(sum.out) && is_float_on_cpu(part.out) && sum.out.is_contiguous() &&
-                    part.out.is_contiguous() && sum.lse.scalar_type() == at::kDouble && sum.lse.is_contiguous() &&
-                    part.lse.scalar_type() == at::kDouble && part.lse.is_contiguous();
-  if (!fits) return false;
-  const int64_t dim = sum.out.size(3), rows = sum.lse.numel();
-  auto* out = sum.out.mutable_data_ptr<float>();
-  auto* lse = sum.lse.mutable_data_ptr<double>();
-  const auto* part_out = part.out.const_data_ptr<float>();
-  const auto* part_lse = part.lse.const_data_ptr<double>();
-  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, dim));
-  at::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const double largest_lse = std::max(lse[row], part_lse[row]);
-      if (largest_lse == -std::numeric_limits<double>::infinity()) continue;  // no key yet: both are zero
-      const double own = std::exp(lse[row] - largest_lse), other = std::exp(part_lse[row] - largest_lse);
-      weigh(out + row * dim, static_cast<float>(own / (own + other)), part_out + row * dim,
-            static_cast<float>(other / (own + other)), dim);
-      lse[row] = largest_lse + std::log(own + other);
-    }
-  });
-  return true;
 }
 
 }  // namespace pardiff::flash_cpu

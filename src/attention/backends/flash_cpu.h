@@ -13,8 +13,4 @@ bool takes(const KernelInputs& inputs);
 /// computed by one thread in one order, whatever the number of threads.
 KernelOutput forward(const KernelInputs& inputs);
 
-/// Adds what `part` found over other keys to `sum`, whose memory takes it, in one pass. False, and nothing done, unless
-/// both have float32 results on the CPU and float64 log-sum-exps, in one piece each.
-bool merge(KernelOutput& sum, const KernelOutput& part);
-
 }  // namespace pardiff::flash_cpu

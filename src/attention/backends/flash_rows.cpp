@@ -71,17 +71,6 @@ void multiplied(float* x, float factor, int64_t count) {
   for (; i < count; ++i) x[i] *= factor;
 }
 
-void weighed(float* x, float factor, const float* other, float other_factor, int64_t count) {
-  const Tag d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto by = hn::Set(d, factor), other_by = hn::Set(d, other_factor);
-  int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    hn::StoreU(hn::MulAdd(hn::LoadU(d, x + i), by, hn::Mul(hn::LoadU(d, other + i), other_by)), d, x + i);
-  }
-  for (; i < count; ++i) x[i] = x[i] * factor + other[i] * other_factor;
-}
-
 }  // namespace
 }  // namespace pardiff::flash_cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -92,7 +81,6 @@ namespace pardiff::flash_cpu {
 HWY_EXPORT(largest_of);
 HWY_EXPORT(exponentiated);
 HWY_EXPORT(multiplied);
-HWY_EXPORT(weighed);
 
 float largest(const float* x, int64_t count) { return HWY_DYNAMIC_DISPATCH(largest_of)(x, count); }
 
@@ -101,10 +89,6 @@ float exponentiate(float* x, float scale, float shift, int64_t count) {
 }
 
 void multiply(float* x, float factor, int64_t count) { HWY_DYNAMIC_DISPATCH(multiplied)(x, factor, count); }
-
-void weigh(float* x, float factor, const float* other, float other_factor, int64_t count) {
-  HWY_DYNAMIC_DISPATCH(weighed)(x, factor, other, other_factor, count);
-}
 
 }  // namespace pardiff::flash_cpu
 #endif

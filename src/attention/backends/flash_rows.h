@@ -10,7 +10,5 @@ float largest(const float* x, int64_t count);
 float exponentiate(float* x, float scale, float shift, int64_t count);
 /// x = factor x
 void multiply(float* x, float factor, int64_t count);
-/// x = factor x + other_factor other
-void weigh(float* x, float factor, const float* other, float other_factor, int64_t count);
 
 }  // namespace pardiff::flash_cpu

@@ -6,7 +6,6 @@
 #include <limits>
 #include <numeric>
 
-#include "attention/backends/flash_cpu.h"
 #include "attention/modes/mask_view.h"
 
 namespace pardiff::attention {
@@ -148,7 +147,6 @@ class Merged {
       if (call_.ring.size() > 1) sum_.out = sum_.out.to(dtype);
       return;
     }
-    if (flash_cpu::merge(sum_, part)) return;
     const auto lse = at::logaddexp(sum_.lse, part.lse);
     sum_.out = sum_.out * weight(sum_.lse, lse, dtype) + part.out.to(dtype) * weight(part.lse, lse, dtype);
     sum_.lse = lse;

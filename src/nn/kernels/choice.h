@@ -10,17 +10,28 @@ inline bool is_plain_float(const at::Tensor& x) {
   return x.defined() && x.is_cpu() && x.scalar_type() == at::kFloat && x.layout() == at::kStrided && x.is_contiguous();
 }
 
-/// From here on a tensor is worth it. Smaller ones, among them all of flux-shapes, stay with the engine's operators, on
-/// whose rounding the golden pictures' tolerances rest (docs/benchmarks.md, Precision).
-inline constexpr int64_t kWorthFusing = int64_t{1} << 17;
+/// Rows and weights from these sizes on are worth it; all of flux-shapes stays with the engine's operators, on whose
+/// rounding the golden pictures' tolerances rest (docs/benchmarks.md, Precision). Neither size depends on how many
+/// tokens a rank holds, so that all layouts of a model round alike.
+inline constexpr int64_t kWideRow = 768, kLargeWeight = int64_t{1} << 17;
 
-/// Whether what is in this folder may take the place of the engine's operators: the one place where this is decided.
 /// Gradients are not recorded, no autocast changes dtypes, all of the tensors are float32 on the CPU, each in one
-/// piece, and the first is worth it.
+/// piece.
+template <typename... Tensors>
+bool are_plain_without_gradients(const Tensors&... tensors) {
+  return !c10::GradMode::is_enabled() && (is_plain_float(tensors) && ...) &&
+         !at::autocast::is_autocast_enabled(at::kCPU);
+}
+
+/// Whether a product with this weight may go to what is in this folder, instead of the engine's operator.
+inline bool may_multiply(const at::Tensor& weight, const at::Tensor& x) {
+  return are_plain_without_gradients(weight, x) && weight.numel() >= kLargeWeight;
+}
+
+/// The same for a pass over rows: those of `first` count.
 template <typename... Tensors>
 bool may_fuse(const at::Tensor& first, const Tensors&... others) {
-  return !c10::GradMode::is_enabled() && is_plain_float(first) && first.numel() >= kWorthFusing &&
-         (is_plain_float(others) && ...) && !at::autocast::is_autocast_enabled(at::kCPU);
+  return are_plain_without_gradients(first, others...) && first.dim() > 0 && first.size(-1) >= kWideRow;
 }
 
 }  // namespace pardiff::nn::kernels

@@ -33,8 +33,8 @@ constexpr int64_t kFewRows = 2;
 
 bool suits_one_dnn(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   if (x.dim() < 2 || x.numel() == 0 || x.numel() < kFewRows * x.size(-1)) return false;
-  return may_fuse(weight, x) && (!bias.defined() || is_plain_float(bias)) && at::globalContext().userEnabledMkldnn() &&
-         one_dnn_linear().has_value();
+  return may_multiply(weight, x) && (!bias.defined() || is_plain_float(bias)) &&
+         at::globalContext().userEnabledMkldnn() && one_dnn_linear().has_value();
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 namespace pardiff::nn::kernels {
 
-/// at::linear by the fastest library at hand. Where `may_fuse` allows the weight and there are rows enough, that is
+/// at::linear by the fastest library at hand. Where `may_multiply` allows the weight and there are rows enough, that is
 /// oneDNN: it uses the widest vectors of every processor, while MKL, behind at::linear, keeps to AVX2 on those that are
 /// not Intel's. Shapes: x [..., in], weight [out, in], bias [out] or undefined; returns [..., out].
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);

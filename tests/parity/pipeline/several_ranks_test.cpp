@@ -156,7 +156,8 @@ TEST(SeveralRanks, MakeTheWholePictureEachWithoutParallelism) {
                    outputs[static_cast<size_t>(world.rank())] = pipeline.generate(golden.inputs());
                  },
                  {.device = "cpu"});
-  EXPECT_EQ(absolute_error(outputs[0].image, image_of_one_rank("true_cfg")), 0.0);
+  // Denoising is one rank's to the bit; the decoder's convolutions and norms are shared out by rows.
+  EXPECT_LE(absolute_error(outputs[0].image, image_of_one_rank("true_cfg")), 1e-6);
   EXPECT_TRUE(outputs[1].communication_total.empty());
 }
 
