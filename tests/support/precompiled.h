@@ -1,4 +1,4 @@
 #pragma once
 #include <gtest/gtest.h>
 
-#include "../../src/precompiled.h"
+#include "../../src/precompiled_modules.h"

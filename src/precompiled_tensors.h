@@ -1,10 +1,6 @@
-// Headers of libtorch that most files need; each costs seconds to parse.
+// For the layers below modules: tensors, and what most files need of the standard library.
 #pragma once
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/nn/module.h>
-#include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <functional>
