@@ -3,6 +3,7 @@
 #include <benchmark/benchmark.h>
 #include <pardiff/nn/activation.h>
 #include <pardiff/nn/modulation.h>
+#include <pardiff/nn/rope.h>
 
 namespace pardiff::nn {
 namespace {
@@ -51,6 +52,27 @@ void residual_plain(benchmark::State& state) {
   repeat(state, x.numel(), [&] { y = (x + gate * y).zero_(); });
 }
 
+struct Headed {
+  at::Tensor x;
+  RMSNorm norm;
+  RotaryTable table;
+  explicit Headed(const Sizes& sizes)
+      : x(at::randn({1, sizes.tokens, sizes.heads, sizes.head_dim})),
+        norm(sizes.head_dim),
+        table(rotary_table(at::arange(sizes.tokens).unsqueeze(1), {sizes.head_dim})) {}
+};
+
+void rotation_fused(benchmark::State& state) {
+  Headed given{Sizes(state)};
+  auto x = given.x;
+  repeat(state, x.numel(), [&] { x = norm_and_rotate(given.norm, std::move(x), given.table); });
+}
+
+void rotation_plain(benchmark::State& state) {
+  Headed given{Sizes(state)};
+  repeat(state, given.x.numel(), [&] { benchmark::DoNotOptimize(rotate(given.norm->forward(given.x), given.table)); });
+}
+
 void gelu_fused(benchmark::State& state) {
   const Sizes sizes(state);
   auto x = at::randn({1, sizes.tokens, 4 * sizes.dim});
@@ -82,6 +104,8 @@ BENCHMARK(norm_fused)->Apply(step_sizes);
 BENCHMARK(norm_plain)->Apply(step_sizes);
 BENCHMARK(residual_fused)->Apply(step_sizes);
 BENCHMARK(residual_plain)->Apply(step_sizes);
+BENCHMARK(rotation_fused)->Apply(step_sizes);
+BENCHMARK(rotation_plain)->Apply(step_sizes);
 BENCHMARK(gelu_fused)->Apply(step_sizes);
 BENCHMARK(gelu_plain)->Apply(step_sizes);
 BENCHMARK(silu_fused)->Apply(step_sizes);

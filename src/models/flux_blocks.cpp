@@ -50,10 +50,10 @@ Streams JointAttentionImpl::forward(const Streams& inputs, const Call& call) {
   const auto heads = [&](nn::Linear& projection, const at::Tensor& x) {
     return as_heads(projection->forward(x), head_dim_);
   };
-  const auto query = nn::rotate_joint(norm_added_q_->forward(heads(add_q_proj_, inputs.text)),
-                                      norm_q_->forward(heads(to_q_, inputs.image)), call.rotary);
-  const auto key = nn::rotate_joint(norm_added_k_->forward(heads(add_k_proj_, inputs.text)),
-                                    norm_k_->forward(heads(to_k_, inputs.image)), call.rotary);
+  const auto query = nn::norm_and_rotate_joint({norm_added_q_, heads(add_q_proj_, inputs.text)},
+                                               {norm_q_, heads(to_q_, inputs.image)}, call.rotary);
+  const auto key = nn::norm_and_rotate_joint({norm_added_k_, heads(add_k_proj_, inputs.text)},
+                                             {norm_k_, heads(to_k_, inputs.image)}, call.rotary);
   const auto value = at::cat({heads(add_v_proj_, inputs.text), heads(to_v_, inputs.image)}, 1);
   const auto attended =
       attention_->forward(query, key, value, {.query_layout = call.tokens, .key_layout = call.tokens}).flatten(2);
@@ -74,8 +74,8 @@ SingleAttentionImpl::SingleAttentionImpl(const FluxTransformerConfig& config, co
       attention_(register_module("attention", Attention())) {}
 
 at::Tensor SingleAttentionImpl::forward(const at::Tensor& x, const Call& call) {
-  const auto query = nn::rotate(norm_q_->forward(as_heads(to_q_->forward(x), head_dim_)), call.rotary);
-  const auto key = nn::rotate(norm_k_->forward(as_heads(to_k_->forward(x), head_dim_)), call.rotary);
+  const auto query = nn::norm_and_rotate(norm_q_, as_heads(to_q_->forward(x), head_dim_), call.rotary);
+  const auto key = nn::norm_and_rotate(norm_k_, as_heads(to_k_->forward(x), head_dim_), call.rotary);
   const auto value = as_heads(to_v_->forward(x), head_dim_);
   return attention_->forward(query, key, value, {.query_layout = call.tokens, .key_layout = call.tokens}).flatten(2);
 }

@@ -2,6 +2,9 @@
 #include <pardiff/core/check.h>
 #include <pardiff/nn/rope.h>
 
+#include "nn/kernels/choice.h"
+#include "nn/kernels/elementwise.h"
+
 namespace pardiff::nn {
 namespace {
 
@@ -26,6 +29,25 @@ void rotate_into(const at::Tensor& out, const at::Tensor& x, const RotaryTable& 
     as_pairs(wide).mul_(for_heads(table, pairs));  // `wide` is a copy made above
     out.copy_(wide);
   }
+}
+
+bool may_fuse(RMSNormImpl& norm, const at::Tensor& x) {
+  return norm.edge().passes_through() && norm.rounding() == RmsRounding::kOnce && x.dim() == 4 && x.size(3) % 2 == 0 &&
+         kernels::may_fuse_heads(x, norm.weight);
+}
+
+// Writes norm and rotation of `x` into the tokens [start, start + S) of `joint` [B, tokens, H, head_dim].
+void fuse_into(const at::Tensor& joint, int64_t start, RMSNormImpl& norm, const at::Tensor& x,
+               const RotaryTable& table) {
+  if (x.numel() == 0) return;
+  const auto turns = at::view_as_real(table.rotation.contiguous());
+  kernels::normed_rotation(x.const_data_ptr<float>(), norm.weight.const_data_ptr<float>(),
+                           turns.const_data_ptr<float>(), joint.mutable_data_ptr<float>() + start * joint.stride(1),
+                           {x.size(0), x.size(1), x.size(2), x.size(3), joint.stride(0)}, norm.eps());
+}
+
+at::Tensor empty_joint(const at::Tensor& first, const at::Tensor& second) {
+  return at::empty({first.size(0), first.size(1) + second.size(1), first.size(2), first.size(3)}, first.options());
 }
 
 }  // namespace
@@ -56,9 +78,26 @@ at::Tensor rotate(const at::Tensor& x, const RotaryTable& table) {
 at::Tensor rotate_joint(const at::Tensor& first, const at::Tensor& second, const RotaryTable& table) {
   if (at::GradMode::is_enabled()) return rotate(at::cat({first, second}, 1), table);
   const int64_t first_length = first.size(1), second_length = second.size(1);
-  auto joint = at::empty({first.size(0), first_length + second_length, first.size(2), first.size(3)}, first.options());
+  const auto joint = empty_joint(first, second);
   rotate_into(joint.narrow(1, 0, first_length), first, table.rows(0, first_length));
   rotate_into(joint.narrow(1, first_length, second_length), second, table.rows(first_length, second_length));
+  return joint;
+}
+
+at::Tensor norm_and_rotate(RMSNorm& norm, at::Tensor x, const RotaryTable& table) {
+  if (!may_fuse(*norm, x)) return rotate(norm->forward(x), table);
+  fuse_into(x, 0, *norm, x, table);
+  return x;
+}
+
+at::Tensor norm_and_rotate_joint(const UnnormedHeads& first, const UnnormedHeads& second, const RotaryTable& table) {
+  if (!may_fuse(*first.norm, first.x) || !may_fuse(*second.norm, second.x)) {
+    return rotate_joint(first.norm->forward(first.x), second.norm->forward(second.x), table);
+  }
+  const int64_t first_length = first.x.size(1), second_length = second.x.size(1);
+  auto joint = empty_joint(first.x, second.x);
+  fuse_into(joint, 0, *first.norm, first.x, table.rows(0, first_length));
+  fuse_into(joint, first_length, *second.norm, second.x, table.rows(first_length, second_length));
   return joint;
 }
 

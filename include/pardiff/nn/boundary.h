@@ -35,6 +35,8 @@ class PlannedEdge {
   void attach(std::string path, std::shared_ptr<ContextShare> share);
   void release();
   const std::shared_ptr<ContextShare>& share() const { return share_; }
+  /// Nothing is split or gathered here.
+  bool passes_through() const { return inputs_.empty() && outputs_.empty(); }
 
   /// This rank's share of an argument, if the plan splits it.
   /// Throws: ShapeError for a wrong number of dimensions, or a length that does not divide in a plain mode.

@@ -34,6 +34,9 @@ class RMSNormImpl : public torch::nn::Module, public EdgeOwner {
   PlannedEdge& edge() override { return edge_; }
   std::vector<std::string> argument_names() const override { return {"input"}; }
 
+  double eps() const { return eps_; }
+  RmsRounding rounding() const { return rounding_; }
+
   at::Tensor weight;
 
  private:

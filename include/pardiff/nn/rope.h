@@ -1,5 +1,6 @@
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <pardiff/nn/norm.h>
 
 #include <cstdint>
 #include <vector>
@@ -32,5 +33,19 @@ at::Tensor rotate(const at::Tensor& x, const RotaryTable& table);
 /// rotate(cat(first, second)) along the sequence, without a copy between the two when no gradient is recorded.
 /// Shapes: first [B, S1, H, head_dim], second [B, S2, H, head_dim]; returns [B, S1 + S2, H, head_dim].
 at::Tensor rotate_joint(const at::Tensor& first, const at::Tensor& second, const RotaryTable& table);
+
+/// rotate(norm(x)), in one pass over x's own memory where `kernels::may_fuse_heads` allows it.
+/// Shapes: x [B, S, H, head_dim], given away; returns the same.
+at::Tensor norm_and_rotate(RMSNorm& norm, at::Tensor x, const RotaryTable& table);
+
+/// Heads [B, S, H, head_dim] and the norm that goes before their rotation.
+struct UnnormedHeads {
+  RMSNorm& norm;
+  at::Tensor x;
+};
+
+/// rotate_joint(first.norm(first.x), second.norm(second.x)), each in one pass where `norm_and_rotate` would take one.
+/// Shapes: first [B, S1, H, head_dim], second [B, S2, H, head_dim]; returns [B, S1 + S2, H, head_dim].
+at::Tensor norm_and_rotate_joint(const UnnormedHeads& first, const UnnormedHeads& second, const RotaryTable& table);
 
 }  // namespace pardiff::nn

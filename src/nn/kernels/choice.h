@@ -11,9 +11,9 @@ inline bool is_plain_float(const at::Tensor& x) {
 }
 
 /// Rows and weights from these sizes on are worth it; all of flux-shapes stays with the engine's operators, on whose
-/// rounding the golden pictures' tolerances rest (docs/benchmarks.md, Precision). Neither size depends on how many
-/// tokens a rank holds, so that all layouts of a model round alike.
-inline constexpr int64_t kWideRow = 768, kLargeWeight = int64_t{1} << 17;
+/// rounding the golden pictures' tolerances rest (docs/benchmarks.md, Precision). None of these sizes depends on how
+/// many tokens or heads a rank holds, so that all layouts of a model round alike.
+inline constexpr int64_t kWideRow = 768, kWideHead = 64, kLargeWeight = int64_t{1} << 17;
 
 /// Gradients are not recorded, no autocast changes dtypes, all of the tensors are float32 on the CPU, each in one
 /// piece.
@@ -32,6 +32,12 @@ inline bool may_multiply(const at::Tensor& weight, const at::Tensor& x) {
 template <typename... Tensors>
 bool may_fuse(const at::Tensor& first, const Tensors&... others) {
   return are_plain_without_gradients(first, others...) && first.dim() > 0 && first.size(-1) >= kWideRow;
+}
+
+/// The same for a pass over heads [..., heads, head_dim].
+template <typename... Tensors>
+bool may_fuse_heads(const at::Tensor& heads, const Tensors&... others) {
+  return are_plain_without_gradients(heads, others...) && heads.dim() > 1 && heads.size(-1) >= kWideHead;
 }
 
 }  // namespace pardiff::nn::kernels

@@ -86,6 +86,31 @@ void gated_residual_row(const float* x, const float* gate, float* y, int64_t wid
   for (; i < width; ++i) y[i] = x[i] + gate[i] * y[i];
 }
 
+// `turns`: cosine and sine of every pair, in turn.
+void normed_rotation_row(const float* x, const float* weight, const float* turns, float* out, int64_t width,
+                         double eps) {
+  const float mean = sum_of_squares(x, 0.0F, width) / static_cast<float>(width);
+  const auto inverse = static_cast<float>(1.0 / std::sqrt(mean + eps));
+  int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR  // where a vector has no pairs
+  const Tag d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto factor = hn::Set(d, inverse);
+  for (; i + lanes <= width; i += lanes) {
+    const auto y = hn::Mul(hn::Mul(hn::LoadU(d, x + i), factor), hn::LoadU(d, weight + i));
+    const auto turn = hn::LoadU(d, turns + i);
+    const auto sine = hn::DupOdd(turn), other = hn::Mul(hn::Reverse2(d, y), sine);
+    // (a, b) -> (a cos - b sin, b cos + a sin)
+    hn::StoreU(hn::MulAdd(y, hn::DupEven(turn), hn::OddEven(other, hn::Neg(other))), d, out + i);
+  }
+#endif
+  for (; i + 1 < width; i += 2) {
+    const float a = x[i] * inverse * weight[i], b = x[i + 1] * inverse * weight[i + 1];
+    out[i] = a * turns[i] - b * turns[i + 1];
+    out[i + 1] = b * turns[i] + a * turns[i + 1];
+  }
+}
+
 // v / (1 + exp(-s)). Beyond 88 the exponential leaves float32, and the quotient has long been 0.
 Vector times_sigmoid(Vector v, Vector s) {
   const Tag d;
@@ -134,6 +159,7 @@ namespace {
 
 HWY_EXPORT(modulated_norm_row);
 HWY_EXPORT(gated_residual_row);
+HWY_EXPORT(normed_rotation_row);
 HWY_EXPORT(gelu_row);
 HWY_EXPORT(silu_row);
 
@@ -165,6 +191,20 @@ void gated_residual(const float* x, const float* gate, float* y, const Shape& sh
   const int64_t width = shape.width;
   for_rows(shape.batch * shape.rows, width,
            [&](int64_t row) { of_row(x + row * width, gate + row / shape.rows * width, y + row * width, width); });
+}
+
+void normed_rotation(const float* x, const float* weight, const float* rotation, float* out, const Heads& shape,
+                     double eps) {
+  const auto of_row = HWY_DYNAMIC_DISPATCH(normed_rotation_row);
+  const int64_t width = shape.head_dim, token_width = shape.heads * width;
+  for_rows(shape.batch * shape.tokens, token_width, [&](int64_t row) {
+    const int64_t token = row % shape.tokens;
+    const float* from = x + row * token_width;
+    float* to = out + row / shape.tokens * shape.out_sample + token * token_width;
+    for (int64_t head = 0; head < shape.heads; ++head) {
+      of_row(from + head * width, weight, rotation + token * width, to + head * width, width, eps);
+    }
+  });
 }
 
 void gelu_tanh(const float* x, float* out, int64_t out_row, int64_t rows, int64_t width) {

@@ -16,6 +16,17 @@ void modulated_norm(const float* x, const float* shift, const float* scale, floa
 /// y = x + gate y. Shapes: gate [batch, width].
 void gated_residual(const float* x, const float* gate, float* y, const Shape& shape);
 
+/// Heads of one projection and where they go.
+struct Heads {
+  int64_t batch, tokens, heads, head_dim;  // of x, in one piece
+  int64_t out_sample;                      // numbers from one sample of `out` to the next
+};
+
+/// RMSNorm of every head, times `weight` [head_dim], then its channel pairs turned by the complex `rotation`
+/// [tokens, head_dim / 2] (cosine, sine, cosine, ...). `out` may be x.
+void normed_rotation(const float* x, const float* weight, const float* rotation, float* out, const Heads& heads,
+                     double eps);
+
 /// out = gelu_tanh(x), whose rows lie `out_row` numbers apart in `out`. `out` may be x, if out_row is width.
 void gelu_tanh(const float* x, float* out, int64_t out_row, int64_t rows, int64_t width);
 

@@ -3,6 +3,7 @@
 #include <hwy/targets.h>
 #include <pardiff/nn/activation.h>
 #include <pardiff/nn/modulation.h>
+#include <pardiff/nn/rope.h>
 
 #include <cmath>
 
@@ -81,6 +82,30 @@ TEST_P(EveryTarget, GatedResidual) {
   }
 }
 
+// Into the tokens [start, start + S) of `joint` [B, tokens, H, head_dim].
+void norm_and_rotate_into(const at::Tensor& joint, int64_t start, const at::Tensor& x, const at::Tensor& weight,
+                          const RotaryTable& table) {
+  kernels::normed_rotation(x.const_data_ptr<float>(), weight.const_data_ptr<float>(),
+                           at::view_as_real(table.rotation).const_data_ptr<float>(),
+                           joint.mutable_data_ptr<float>() + start * joint.stride(1),
+                           {x.size(0), x.size(1), x.size(2), x.size(3), joint.stride(0)}, 1e-6);
+}
+
+TEST_P(EveryTarget, NormAndRotation) {
+  for (const int64_t width : {2, 6, 16, 30, 34, 64, 130}) {
+    const auto weight = at::randn({width}), x = at::randn({2, 7, 3, width}), wide = x.to(at::kDouble);
+    const auto table = rotary_table(at::randint(0, 200, {7, 1}).to(at::kFloat), {width});
+    const auto expected = rotate(wide * at::rsqrt(wide.square().mean(-1, true) + 1e-6) * weight, table);
+    const auto own = x.clone();
+    norm_and_rotate_into(own, 0, own, weight, table);
+    EXPECT_LE(absolute_error(own, expected), 4e-6) << width;
+    const auto joint = at::full({2, 9, 3, width}, 7.0);
+    norm_and_rotate_into(joint, 2, x, weight, table);
+    EXPECT_TRUE(at::equal(joint.narrow(1, 2, 7), own)) << width;
+    EXPECT_TRUE(at::all(joint.narrow(1, 0, 2) == 7).item<bool>()) << width;
+  }
+}
+
 TEST_P(EveryTarget, Activations) {
   for (const int64_t width : kWidths) {
     const auto x = at::randn({3, width}) * 4, wide = x.to(at::kDouble);
@@ -101,9 +126,12 @@ TEST_P(EveryTarget, ActivationsFarOut) {
 TEST_P(EveryTarget, ResultsDoNotDependOnTheThreads) {
   const int threads = at::get_num_threads();
   const auto x = at::randn({1, 300, 260}), gate = at::randn({1, 1, 260});
+  const auto table = rotary_table(at::arange(300).unsqueeze(1), {260});
   const auto results = [&](int count) {
     at::set_num_threads(count);
-    return std::vector{norm_of(x, gate, gate), residual_of(x, gate, x.clone()), gelu_of(x), silu_of(x.clone())};
+    auto turned = at::empty({1, 300, 1, 260});
+    norm_and_rotate_into(turned, 0, x.view({1, 300, 1, 260}), gate.flatten(), table);
+    return std::vector{norm_of(x, gate, gate), residual_of(x, gate, x.clone()), gelu_of(x), silu_of(x.clone()), turned};
   };
   const auto alone = results(1), shared = results(3);
   at::set_num_threads(threads);
@@ -138,6 +166,28 @@ TEST(Choice, FusedAndPlainAgree) {
     EXPECT_LE(absolute_error(nn::silu(x.clone()), at::silu(wide)), 2e-6);
     EXPECT_LE(absolute_error(beside_gelu_tanh(x, x), at::cat({wide, at::gelu(wide, "tanh")}, -1)), 2e-6);
   }
+}
+
+// Heads of two lengths beside each other, none among them; narrow ones take the engine's operators.
+TEST(Choice, NormAndRotationAgreeWithTheLayers) {
+  const at::NoGradGuard no_grad;
+  for (const int64_t width : {32, 64, 128}) {
+    RMSNorm first(width), second(width);
+    first->weight.normal_();
+    second->weight.normal_();
+    for (const auto& [text, image] : std::vector<std::pair<int64_t, int64_t>>{{3, 5}, {0, 4}, {6, 0}}) {
+      const auto a = at::randn({2, text, 3, width}), b = at::randn({2, image, 3, width}), kept = a.clone();
+      const auto table = rotary_table(at::arange(text + image).unsqueeze(1), {width});
+      const auto layers = rotate(at::cat({first->forward(a), second->forward(b)}, 1), table);
+      EXPECT_LE(absolute_error(norm_and_rotate_joint({first, a}, {second, b}, table), layers), 3e-6) << width;
+      EXPECT_TRUE(at::equal(a, kept));
+      const auto alone = rotate(first->forward(a), table.rows(0, text));
+      EXPECT_LE(absolute_error(norm_and_rotate(first, a.clone(), table.rows(0, text)), alone), 3e-6) << width;
+    }
+    EXPECT_EQ(norm_and_rotate(first, at::empty({2, 4, 0, width}), rotary_table(at::zeros({4, 1}), {width})).numel(), 0);
+  }
+  EXPECT_FALSE(kernels::may_fuse_heads(at::randn({1, 9, 30, 63})));
+  EXPECT_TRUE(kernels::may_fuse_heads(at::randn({1, 1, 1, 64}), at::randn({64})));
 }
 
 // Both sides of the numbers of rows and of weights from which oneDNN is taken.
