@@ -15,6 +15,7 @@
 #include "comm/backends/nccl.h"
 #include "comm/backends/shm.h"
 #include "comm/backends/staged.h"
+#include "comm/host_memory.h"
 
 namespace pardiff::comm {
 namespace {
@@ -115,7 +116,32 @@ class TcpRendezvous : public Rendezvous {
     return group;
   }
 
+  // Who asks for no shared memory (--comm gloo) gets none here either.
+  std::shared_ptr<HostMemory> host_memory(const std::string& key, const std::vector<size_t>& block_bytes) override {
+    if (comm_ == "gloo" || env_.local_world_size == 1) return nullptr;
+    const auto place = text_of("host-memory/", host_identity(), "/", key);
+    if (count(place + "/seekers", 1) == 1) {
+      auto memory = made_unless_refused([&] { return HostMemory::create(block_bytes, liveness_); });
+      publish(place, memory ? memory->address() : std::string());
+      return memory;
+    }
+    const auto address = fetch(place);
+    if (address.empty()) return nullptr;
+    return made_unless_refused([&] { return HostMemory::open(address, block_bytes, liveness_); });
+  }
+
  private:
+  // A rank that may not share memory has its own.
+  template <typename Make>
+  static std::shared_ptr<HostMemory> made_unless_refused(const Make& make) {
+    try {
+      return make();
+    } catch (const CommError& refusal) {
+      note(text_of("This rank keeps weights of its own: ", refusal.what()));
+      return nullptr;
+    }
+  }
+
   std::shared_ptr<GroupBackend> make_unwatched_group(const std::string& name, int rank, int size, at::Device device) {
     if (device.is_cpu()) {
       if (auto shared = group_in_shared_memory(name, rank, size)) return shared;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/backends/backend.h"
 #include "pardiff/comm/launch_env.h"
@@ -10,6 +11,7 @@
 
 namespace pardiff::comm {
 
+class HostMemory;
 class Liveness;
 
 /// Where the ranks of a run meet before they have groups: a small store of texts, and the maker of groups.
@@ -23,6 +25,12 @@ class Rendezvous {
   /// Adds to a counter and returns its new value.
   virtual int64_t count(const std::string& key, int64_t add) = 0;
   virtual std::shared_ptr<GroupBackend> make_group(const std::string& name, int rank, int size, at::Device device) = 0;
+  /// The blocks that the ranks of this host have together under `key`; null: they have none, or this rank cannot open
+  /// them. Waits for no rank but the one that makes them.
+  virtual std::shared_ptr<HostMemory> host_memory(const std::string& /*key*/,
+                                                  const std::vector<size_t>& /*block_bytes*/) {
+    return nullptr;
+  }
   /// Who watches over the ranks; null: ranks that are threads of one process need nobody.
   virtual Liveness* liveness() { return nullptr; }
 };

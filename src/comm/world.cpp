@@ -11,6 +11,7 @@
 
 #include "comm/backends/liveness.h"
 #include "comm/backends/threads.h"
+#include "comm/host_memory.h"
 #include "comm/rendezvous.h"
 
 namespace pardiff {
@@ -101,6 +102,14 @@ ProcessGroup World::group_of(const std::vector<int>& ranks, const std::string& p
                                static_cast<int>(ranks.size()), device_.type());
   groups_[{ranks, purpose}] = made;
   return made;
+}
+
+std::shared_ptr<comm::HostMemory> World::host_memory(const std::string& key, const std::vector<size_t>& block_bytes) {
+  if (!rendezvous_) return nullptr;
+  // What another rank opens must be there until the run ends.
+  const auto [found, is_new] = host_memories_.try_emplace(key);
+  if (is_new) found->second = rendezvous_->host_memory(key, block_bytes);
+  return found->second;
 }
 
 std::vector<std::string> World::texts_of_all(const std::string& text) {

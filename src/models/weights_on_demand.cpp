@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/shared_weights.h"
+
 namespace pardiff {
 namespace {
 
@@ -33,25 +35,43 @@ void WeightsOnDemand::read(const Names& wanted) {
   if (std::none_of(missing_.begin(), missing_.end(), wanted)) return;
   const at::NoGradGuard no_grad;
   auto options = options_;
-  options.only = [&](const std::string& name) { return missing_.contains(name) && wanted(name); };
   options.slices = slices_now(model_);
-  std::map<std::string, std::vector<int64_t>> shapes;
+  const auto shared = SharedWeights::of(model_, checkpoint_, options);
+  std::set<std::string> own, common;
   for (const auto& parameter : model_.named_parameters()) {
-    if (options.only(parameter.key())) shapes.emplace(parameter.key(), parameter.value().sizes().vec());
+    const auto& name = parameter.key();
+    if (!missing_.contains(name) || !wanted(name)) continue;
+    const bool is_shared = shared && shared->contains(name);
+    (is_shared ? common : own).insert(name);
+    read_[name] = {nullptr, 0, parameter.value().sizes().vec(), is_shared};
   }
-  load_parameters(model_, parameter_source(checkpoint_), options);
-  options_.warns_of_unused = false;  // once is enough
+  if (!own.empty()) read_named(own, options);
+  if (!common.empty()) shared->read(common, [&](const auto& names) { read_named(names, options); });
   for (const auto& parameter : model_.named_parameters()) {
     const auto& name = parameter.key();
     const auto& value = parameter.value();
-    if (!shapes.contains(name)) continue;
-    read_[name] = {value.const_data_ptr(), value._version(), shapes[name]};
+    if (!own.contains(name) && !common.contains(name)) continue;
+    read_[name].data = value.const_data_ptr();
+    read_[name].version = value._version();
     if (!checkpoint_.contains(name)) continue;  // under another spelling; its pages stay
     const bool is_copy = options.slices.contains(name) || checkpoint_.info(name).dtype != value.scalar_type();
     if (is_copy) checkpoint_.forget(name);
   }
   std::erase_if(missing_, wanted);
   peak_bytes_ = std::max(peak_bytes_, present_bytes(model_));
+}
+
+void WeightsOnDemand::read_named(const std::set<std::string>& names, const LoadOptions& options) {
+  auto named = options;
+  named.only = [&](const std::string& name) { return names.contains(name); };
+  named.warns_of_unused = options_.warns_of_unused;
+  load_parameters(model_, parameter_source(checkpoint_), named);
+  options_.warns_of_unused = false;  // once is enough
+}
+
+bool WeightsOnDemand::is_shared(const std::string& name, const at::Tensor& parameter) const {
+  const auto found = read_.find(name);
+  return found != read_.end() && found->second.is_shared && found->second.data == parameter.const_data_ptr();
 }
 
 void WeightsOnDemand::give_back(const Names& names) {

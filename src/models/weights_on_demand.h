@@ -15,7 +15,8 @@ namespace pardiff {
 class Model;
 
 /// Reads the weights of a model from its files when they are needed, and gives back those that are not needed for a
-/// while. No communication: each rank reads its own, of which tensor parallelism decides at that time.
+/// while. No collective: each rank reads its own, of which tensor parallelism decides at that time, and what the ranks
+/// of one host would each copy they copy once (SharedWeights).
 class WeightsOnDemand {
  public:
   using Names = std::function<bool(const std::string& name)>;
@@ -30,6 +31,8 @@ class WeightsOnDemand {
   /// written to since stays. Does nothing while gradients are recorded.
   void give_back(const Names& names);
 
+  /// Whether a parameter, as it was read, lies in memory that other ranks of this host use too.
+  bool is_shared(const std::string& name, const at::Tensor& parameter) const;
   /// The most bytes of the model's parameters that were there at once.
   int64_t peak_bytes() const { return peak_bytes_; }
 
@@ -39,7 +42,10 @@ class WeightsOnDemand {
     const void* data;
     int64_t version;
     std::vector<int64_t> shape;  // of the whole parameter
+    bool is_shared;              // with other ranks of this host
   };
+
+  void read_named(const std::set<std::string>& names, const LoadOptions& options);
 
   Model& model_;
   Checkpoint checkpoint_;

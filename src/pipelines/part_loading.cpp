@@ -53,10 +53,12 @@ ParameterBytes parameter_bytes(const Model& model, const Checkpoint* checkpoint)
     }
   }
   ParameterBytes bytes;
-  for (const auto& parameter : model.parameters()) {
+  for (const auto& item : model.named_parameters()) {
+    const auto& parameter = item.value();
     if (is_placeholder(parameter)) continue;  // not read yet, or given back
     const auto size = static_cast<int64_t>(parameter.nbytes());
     bytes.total += size;
+    if (model.weights_on_demand() && model.weights_on_demand()->is_shared(item.key(), parameter)) continue;
     // A parameter may be some rows of a tensor.
     if (!mapped.count(parameter.storage().data())) bytes.private_bytes += size;
   }

@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,8 +14,9 @@
 namespace pardiff {
 
 namespace comm {
+class HostMemory;
 class Rendezvous;
-}
+}  // namespace comm
 
 struct WorldOptions {
   /// "auto" (cuda when there is one), "cpu" or "cuda".
@@ -63,6 +65,10 @@ class World {
   /// Every rank's text, in rank order. Collective.
   std::vector<std::string> texts_of_all(const std::string& text);
 
+  /// The blocks of memory that the ranks of this host have together under `key`, for ranks that give the same key and
+  /// sizes; null if they have none. Waits for no rank but the first that asks.
+  std::shared_ptr<comm::HostMemory> host_memory(const std::string& key, const std::vector<size_t>& block_bytes);
+
   CommunicationCounter& counter() const { return *counter_; }
 
   /// This rank is done. Whoever serves the rendezvous waits here until every rank is.
@@ -84,6 +90,7 @@ class World {
   std::shared_ptr<comm::Rendezvous> rendezvous_;
   ProcessGroup group_, host_group_;
   std::map<std::pair<std::vector<int>, std::string>, ProcessGroup> groups_;
+  std::map<std::string, std::shared_ptr<comm::HostMemory>> host_memories_;
   int64_t next_exchange_ = 0;
 };
 
