@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <set>
 
 #include "cli/flags.h"
 
@@ -177,10 +178,17 @@ fs::path GenerateFlags::preview_path() const {
 }
 
 void GenerateFlags::check_outputs() const {
-  for (const auto& path : picture_paths()) AtomicFile::check_writable(path);
-  if (preview_every > 0) AtomicFile::check_writable(preview_path());
+  auto paths = picture_paths();
+  if (preview_every > 0) paths.push_back(preview_path());
   for (const auto& path : {contact_sheet, report, trace, dump_tensors}) {
-    if (!path.empty()) AtomicFile::check_writable(path);
+    if (!path.empty()) paths.push_back(path);
+  }
+  std::set<fs::path> places;
+  for (const auto& path : paths) {
+    AtomicFile::check_writable(path);
+    std::error_code ignored;
+    check<UsageError>(places.insert(fs::weakly_canonical(path, ignored)).second, "two of the files to write are ",
+                      path.string(), ". Give each its own name.");
   }
 }
 

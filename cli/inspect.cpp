@@ -1,6 +1,9 @@
 #include <pardiff/core/check.h>
 #include <pardiff/io/model_folder.h>
+#include <pardiff/pipelines/part_classes.h>
+#include <pardiff/schedulers/flow_match_euler.h>
 
+#include <algorithm>
 #include <iomanip>
 #include <iostream>
 #include <map>
@@ -93,6 +96,7 @@ void inspect_weights(const Part& part, const Part::Weights& weights, const std::
   const auto blank = blank_model(part.class_name, ConfigFile::open(part.folder / "config.json"));
   if (!blank.model) {
     std::cout << "    class " << part.class_name << " is not one that pardiff runs\n";
+    totals.sound = false;
     return;
   }
   print_findings(blank, checkpoint, totals);
@@ -122,6 +126,26 @@ void inspect_part(const Part& part, const std::string& variant, Totals& totals) 
   if (!exists || needs_weights) totals.sound = false;
 }
 
+// What generate would refuse of model_index.json and of the parts without weights.
+void inspect_classes(const std::filesystem::path& folder, const std::vector<Part>& parts, Totals& totals) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(folder / "model_index.json", ignored)) return;
+  const auto wrong = [&](const std::string& text) {
+    std::cout << "    " << text << "\n";
+    totals.sound = false;
+  };
+  const auto pipeline = ConfigFile::open(folder / "model_index.json").class_name();
+  if (pipeline != "FluxPipeline") return wrong(text_of("a ", pipeline, " is not a pipeline that pardiff runs"));
+  for (const auto& [name, classes] : flux_part_classes()) {
+    const auto found = std::find_if(parts.begin(), parts.end(), [&](const Part& part) { return part.name == name; });
+    const auto class_name = found == parts.end() ? std::string("nothing") : found->class_name;
+    if (std::find(classes.begin(), classes.end(), class_name) != classes.end()) continue;
+    wrong(text_of(name, " is ", class_name, ", and FluxPipeline takes ", joined(classes, " or ")));
+  }
+  const auto scheduler = folder / "scheduler" / "scheduler_config.json";
+  if (std::filesystem::exists(scheduler, ignored)) FlowMatchEulerConfig::from_file(ConfigFile::open(scheduler));
+}
+
 void inspect_folder(const std::filesystem::path& folder, const std::string& variant, Totals& totals) {
   const auto parts = parts_of(folder);
   check_variant(parts, variant);
@@ -132,6 +156,12 @@ void inspect_folder(const std::filesystem::path& folder, const std::string& vari
       print_row(part.name, part.class_name, error.what());
       totals.sound = false;
     }
+  }
+  try {
+    inspect_classes(folder, parts, totals);
+  } catch (const CheckpointError& error) {
+    std::cout << "    " << error.what() << "\n";
+    totals.sound = false;
   }
 }
 

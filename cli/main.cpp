@@ -105,6 +105,10 @@ int run_program(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {
     return app.exit(wanted);  // --help, --version
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string text = error.what();
+    fail<UsageError>(text.substr(0, text.find(':')), " needs a value. See pardiff ", argc > 1 ? argv[1] : "",
+                     " --help.");
   } catch (const CLI::ParseError& error) {
     fail<UsageError>(error.what(), ". See pardiff ", argc > 1 ? argv[1] : "", " --help.");
   }

@@ -53,6 +53,7 @@
 #include <pardiff/pipelines/flux_output.h>
 #include <pardiff/pipelines/flux_pipeline.h>
 #include <pardiff/pipelines/parallel_choice.h>
+#include <pardiff/pipelines/part_classes.h>
 #include <pardiff/plan/calibrate.h>
 #include <pardiff/plan/machine.h>
 #include <pardiff/plan/planner.h>

@@ -5,6 +5,7 @@
 #include <pardiff/core/log.h>
 
 #include <cstdlib>
+#include <future>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -43,6 +44,19 @@ class StoreOfTexts : public TextStore {
   c10::intrusive_ptr<c10d::Store> store_;
 };
 
+using TcpStore = c10::intrusive_ptr<c10d::TCPStore>;
+
+// In a thread of its own: where another kind of server listens, the engine waits for its answer for ever.
+TcpStore connected_within(std::chrono::milliseconds patience, const std::string& address,
+                          const c10d::TCPStoreOptions& options) {
+  std::packaged_task<TcpStore()> task([=] { return c10::make_intrusive<c10d::TCPStore>(address, options); });
+  auto made = task.get_future();
+  std::thread(std::move(task)).detach();
+  check<CommError>(made.wait_for(patience + std::chrono::seconds(1)) == std::future_status::ready,
+                   "nothing that speaks its language answers");
+  return made.get();
+}
+
 // `patience`: for the server to be there.
 c10::intrusive_ptr<c10d::Store> connected(const LaunchEnv& env, bool serve, std::chrono::milliseconds patience) {
   c10d::TCPStoreOptions options;
@@ -51,12 +65,14 @@ c10::intrusive_ptr<c10d::Store> connected(const LaunchEnv& env, bool serve, std:
   options.waitWorkers = false;
   options.timeout = patience;
   try {
-    const auto tcp = c10::make_intrusive<c10d::TCPStore>(env.master_address, options);
+    const auto tcp = connected_within(patience, env.master_address, options);
     tcp->setTimeout(kNever);
     return c10::make_intrusive<c10d::PrefixStore>(store_prefix(), tcp);
   } catch (const std::exception& error) {
+    auto reason = first_line(error.what());
+    reason.erase(reason.find_last_not_of(". ") + 1);
     fail<CommError>("rank ", env.rank, " cannot reach the rendezvous at ", env.master_address, ":", env.master_port,
-                    ": ", first_line(error.what()), ". Check MASTER_ADDR and MASTER_PORT.");
+                    ": ", reason, ". Check MASTER_ADDR and MASTER_PORT.");
   }
 }
 

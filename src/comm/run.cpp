@@ -78,10 +78,10 @@ void report(comm::Rendezvous* rendezvous, const std::exception& error) {
   }
 }
 
-// c10d warns of every lost connection with a backtrace of its own; our one message says what happened.
+// c10d tells of every lost connection with a backtrace of its own; our one message says what happened.
 void quieten_c10d() {
-  constexpr int kErrorsOnly = 2;
-  if (log_level() < LogLevel::kDebug) FLAGS_caffe2_log_level = kErrorsOnly;
+  constexpr int kFatalOnly = 3;
+  if (log_level() < LogLevel::kDebug) FLAGS_caffe2_log_level = kFatalOnly;
 }
 
 // Other ranks may wait for this one in an operation that its destructors would wait for in turn: leave without them.
@@ -112,7 +112,7 @@ int run(const std::function<void(World&)>& work, const WorldOptions& options) {
     return 0;
   } catch (const std::exception& error) {
     report(rendezvous.get(), error);
-    if (rendezvous) leave(exit_code_of(error));
+    if (env.world_size > 1) leave(exit_code_of(error));
     return exit_code_of(error);
   }
 }

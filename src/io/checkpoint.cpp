@@ -52,7 +52,7 @@ SafetensorsFile open_shard(const fs::path& shard, const fs::path& index) {
 [[noreturn]] void fail_for_missing_weights(const fs::path& folder, const CheckpointNames& names) {
   std::error_code ignored;
   check<CheckpointError>(fs::is_directory(folder, ignored), "cannot open ", folder.string(),
-                         ": there is no such folder.");
+                         ": there is no such folder. Fetch the checkpoint again.");
   const auto shards = names.shards_in(folder);
   check<CheckpointError>(shards.empty(), "cannot open ", folder.string(), ": it has shards (",
                          shards.empty() ? "" : shards.front(), ") but not their index ", names.index(),
@@ -61,7 +61,7 @@ SafetensorsFile open_shard(const fs::path& shard, const fs::path& index) {
   fail<CheckpointError>("cannot open ", folder.string(), ": it has neither ", names.single(), " nor ", names.index(),
                         others.empty() ? std::string(" nor any other safetensors file")
                                        : text_of(", but ", joined(others), " (another variant?)"),
-                        ".");
+                        ". Fetch the checkpoint again, or name the variant.");
 }
 
 struct Rows {
@@ -130,7 +130,8 @@ struct Checkpoint::State {
       const auto listed = weights.find(info.name);
       const auto& other = files[entry->second].path();
       check<CheckpointError>(listed != weights.end(), "tensor ", in_quotes(info.name), " is both in ", other.string(),
-                             " and ", file.path().filename().string(), ", and the index does not say which counts.");
+                             " and ", file.path().filename().string(),
+                             ", and the index does not say which counts. Remove one of the files.");
       if (listed->second == file.path().filename()) entry->second = files.size();
     }
     files.push_back(file);

@@ -132,6 +132,13 @@ std::string ConfigFile::class_name() const {
   return architectures.empty() ? "" : architectures.front();
 }
 
+void ConfigFile::expect_class(const std::vector<std::string>& names) const {
+  const auto name = class_name();
+  check<CheckpointError>(name.empty() || std::find(names.begin(), names.end(), name) != names.end(), origin(),
+                         " is of a ", in_quotes(name), ", and what is needed here is ", joined(names, " or "),
+                         ". Take this part from a FLUX checkpoint.");
+}
+
 std::optional<std::pair<std::string, std::string>> ConfigFile::component(const std::string& key) const {
   const auto* value = state_->find(key);
   if (value == nullptr) return std::nullopt;

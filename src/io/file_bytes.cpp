@@ -79,7 +79,7 @@ std::string read_whole_file(const std::filesystem::path& path, int64_t max_bytes
   const Descriptor file(open_for_reading(path));
   const int64_t size = size_of_regular_file(file.get(), path);
   check<CheckpointError>(size <= max_bytes, "cannot read ", path.string(), ": it has ", size, " bytes, at most ",
-                         max_bytes, " make sense here.");
+                         max_bytes, " make sense here. It is another file; fetch the right one.");
   std::string text(static_cast<std::size_t>(size), '\0');
   std::size_t done = 0;
   while (done < text.size()) {

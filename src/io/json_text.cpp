@@ -34,7 +34,8 @@ class StrictEvents : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
-    fail<CheckpointError>("cannot read ", origin_, ": it is not JSON (byte ", position, ": ", error.what(), ").");
+    fail<CheckpointError>("cannot read ", origin_, ": ", why_no_json(position, error),
+                          " Correct it, or fetch the file again.");
   }
 
  private:
@@ -63,6 +64,13 @@ class StrictEvents : public nlohmann::json_sax<nlohmann::json> {
 };
 
 }  // namespace
+
+// The library's text begins with a name of its own: "[json.exception.parse_error.101] parse error at line 1, ...".
+std::string why_no_json(std::size_t position, const nlohmann::json::exception& error) {
+  const std::string text = error.what();
+  const auto colon = text.find(": ");
+  return text_of("it is not JSON (byte ", position, colon == std::string::npos ? "" : text.substr(colon), ").");
+}
 
 nlohmann::json parse_json(std::string_view text, const std::string& origin) {
   StrictEvents events(origin);

@@ -78,8 +78,9 @@ fs::path resolve_model(const std::string& folder_or_repo_id, const std::string& 
   const std::string name = in_quotes(folder_or_repo_id);
   check<CheckpointError>(!fs::exists(folder, ignored), "cannot open the model ", name,
                          ": it is a file. Give the folder that holds model_index.json, or an id like owner/name.");
-  check<CheckpointError>(is_repository_id(folder_or_repo_id), "cannot open the model ", name,
-                         ": there is no such folder, and it is not a repository id like owner/name.");
+  check<CheckpointError>(
+      is_repository_id(folder_or_repo_id), "cannot open the model ", name,
+      ": there is no such folder, and it is not a repository id like owner/name. Give one of the two.");
   check<CheckpointError>(is_revision(revision), "cannot open the model ", name, ": ", in_quotes(revision),
                          " is not a revision. Give a branch, a tag or a commit.");
 

@@ -166,14 +166,16 @@ void check_coverage(const std::vector<TensorInfo>& tensors, int64_t data_size, c
   for (const auto& info : tensors) {
     check<CheckpointError>(info.begin >= covered, "cannot read ", origin, ": tensor ", in_quotes(info.name),
                            " begins at byte ", info.begin, " and overlaps tensor ",
-                           in_quotes(before != nullptr ? before->name : ""), ", which ends at ", covered, ".");
+                           in_quotes(before != nullptr ? before->name : ""), ", which ends at ", covered,
+                           ". Fetch the file again.");
     check<CheckpointError>(info.begin == covered, "cannot read ", origin, ": bytes ", covered, " to ", info.begin,
-                           " before tensor ", in_quotes(info.name), " belong to no tensor.");
+                           " before tensor ", in_quotes(info.name),
+                           " belong to no tensor: one may be missing from the header. Fetch the file again.");
     covered = info.end;
     before = &info;
   }
   check<CheckpointError>(covered == data_size, "cannot read ", origin, ": its tensors end at byte ", covered,
-                         ", but the file has ", data_size, " bytes of data.");
+                         ", but the file has ", data_size, " bytes of data. Fetch the file again.");
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ void check_picture(const at::Tensor& x, const char* what, int64_t channels, int6
 }  // namespace
 
 AutoencoderKLConfig AutoencoderKLConfig::from_file(const ConfigFile& file) {
+  file.expect_class({"AutoencoderKL"});
   const AutoencoderKLConfig defaults;
   AutoencoderKLConfig config;
   config.in_channels = file.positive_integer("in_channels", defaults.in_channels, kMaxWidth);

@@ -90,6 +90,7 @@ TORCH_MODULE(ClipLayer);
 }  // namespace
 
 ClipTextConfig ClipTextConfig::from_file(const ConfigFile& file) {
+  file.expect_class({"CLIPTextModel", "CLIPTextModelWithProjection", "CLIPModel"});
   const ClipTextConfig defaults;
   ClipTextConfig config;
   config.vocab_size = file.positive_integer("vocab_size", defaults.vocab_size, kMaxVocabulary);

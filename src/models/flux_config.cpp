@@ -7,6 +7,7 @@
 
 namespace pardiff {
 FluxTransformerConfig FluxTransformerConfig::from_file(const ConfigFile& file) {
+  file.expect_class({"FluxTransformer2DModel"});
   const FluxTransformerConfig defaults;
   FluxTransformerConfig config;
   config.patch_size = file.integer("patch_size", defaults.patch_size);

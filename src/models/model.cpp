@@ -14,7 +14,7 @@ namespace {
 void check_heads(const Model& model, int degree) {
   const int64_t heads = model.attention_heads();
   check<ConfigError>(heads % degree == 0, "tp_degree ", degree, " must divide the ", heads, " attention heads of ",
-                     model.class_name(), ".");
+                     model.class_name(), ". Choose a degree that does.");
 }
 
 // The rule of the plain modes, found before the first forward.

@@ -199,6 +199,7 @@ std::string T5Config::activation() const {
 }
 
 T5Config T5Config::from_file(const ConfigFile& file) {
+  file.expect_class({"T5EncoderModel", "T5ForConditionalGeneration", "T5Model", "MT5EncoderModel"});
   const T5Config defaults;
   T5Config config;
   config.vocab_size = file.positive_integer("vocab_size", defaults.vocab_size, kMaxVocabulary);

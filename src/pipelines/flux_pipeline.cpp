@@ -6,9 +6,11 @@
 #include <pardiff/io/variant.h>
 #include <pardiff/models/apply.h>
 #include <pardiff/pipelines/flux_pipeline.h>
+#include <pardiff/pipelines/part_classes.h>
 
 #include <algorithm>
 #include <random>
+#include <set>
 
 #include "models/weights_on_demand.h"
 #include "pipelines/flux_batch.h"
@@ -55,10 +57,31 @@ OpenedPart<AutoencoderKL> open_vae(const std::filesystem::path& folder, const Fl
   return {AutoencoderKL(config, kPlaceholders, AutoencoderParts::kDecoder), std::move(files.checkpoint)};
 }
 
-void check_class(const std::filesystem::path& folder) {
+std::set<std::string> parts_brought_along(const FluxPipelineOptions& options) {
+  std::set<std::string> parts;
+  if (options.scheduler) parts.insert("scheduler");
+  if (options.tokenizer) parts.insert("tokenizer");
+  if (options.tokenizer_2) parts.insert("tokenizer_2");
+  if (options.text_encoder) parts.insert("text_encoder");
+  if (options.text_encoder_2) parts.insert("text_encoder_2");
+  if (options.transformer) parts.insert("transformer");
+  if (options.vae) parts.insert("vae");
+  return parts;
+}
+
+void check_classes(const std::filesystem::path& folder, const FluxPipelineOptions& options) {
   const auto index = ConfigFile::open(folder / "model_index.json");
   check<ConfigError>(index.class_name() == "FluxPipeline", index.origin(), " is of a '", index.class_name(),
                      "', and this is FluxPipeline. Give the folder of a FLUX model.");
+  const std::set<std::string> brought = parts_brought_along(options);
+  for (const auto& [part, classes] : flux_part_classes()) {
+    if (brought.contains(part)) continue;
+    const auto component = index.component(part);
+    const auto name = component ? component->second : std::string("nothing");
+    check<ConfigError>(std::find(classes.begin(), classes.end(), name) != classes.end(), index.origin(), " has ", name,
+                       " for its ", part, ", and FluxPipeline takes ", joined(classes, " or "),
+                       ". Give the folder of a FLUX model, or bring this part along.");
+  }
 }
 
 // Parts without the variant are read from their plain files, which is said once.
@@ -83,7 +106,7 @@ void check_variant(const std::filesystem::path& folder, const FluxPipelineOption
 
 void check_fit(const char* what, int64_t taken, const char* from, int64_t given) {
   check<ConfigError>(taken == given, "the transformer's ", what, " is ", taken, ", and ", from, " is ", given,
-                     ". These parts are not of one model.");
+                     ". These parts are not of one model; take them all from one checkpoint.");
 }
 
 std::string description(const ParallelConfig& config) {
@@ -102,6 +125,19 @@ std::string description(const FluxTransformerConfig& config, at::ScalarType dtyp
 }
 
 }  // namespace
+
+const std::map<std::string, std::vector<std::string>>& flux_part_classes() {
+  static const std::map<std::string, std::vector<std::string>> table = {
+      {"scheduler", {"FlowMatchEulerDiscreteScheduler"}},
+      {"text_encoder", {"CLIPTextModel"}},
+      {"text_encoder_2", {"T5EncoderModel"}},
+      {"tokenizer", {"CLIPTokenizer", "CLIPTokenizerFast"}},
+      {"tokenizer_2", {"T5Tokenizer", "T5TokenizerFast"}},
+      {"transformer", {"FluxTransformer2DModel"}},
+      {"vae", {"AutoencoderKL"}},
+  };
+  return table;
+}
 
 struct FluxPipeline::State {
   State(const std::filesystem::path& source, const FluxPipelineOptions& options, World& ranks)
@@ -211,7 +247,7 @@ FluxPipeline FluxPipeline::from_pretrained(const std::string& model, World& worl
   const at::NoGradGuard no_grad;
   const auto counts = world.counter().counts();
   const auto folder = resolve_model(model, options.revision);
-  check_class(folder);
+  check_classes(folder, options);
   check_variant(folder, options, world.rank() == 0);
   if (const auto& config = options.parallel_config.config()) config->mesh(world.rank(), world.size());  // throws early
   auto state = std::make_unique<State>(folder, options, world);

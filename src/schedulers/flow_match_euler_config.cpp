@@ -17,6 +17,7 @@ void refuse_option(bool is_set, const char* key) {
 }  // namespace
 
 FlowMatchEulerConfig FlowMatchEulerConfig::from_file(const ConfigFile& file) {
+  file.expect_class({"FlowMatchEulerDiscreteScheduler"});
   FlowMatchEulerConfig config;
   config.num_train_timesteps = file.integer("num_train_timesteps", config.num_train_timesteps);
   config.shift = file.number("shift", config.shift);

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "io/file_bytes.h"
+#include "io/json_text.h"
 #include "text/unicode_text.h"
 
 namespace pardiff {
@@ -51,7 +52,7 @@ class VocabularyEvents : public nlohmann::json_sax<nlohmann::json> {
   bool start_array(std::size_t) override { refuse("an array"); }
   bool end_array() override { return true; }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
-    fail<CheckpointError>("cannot read ", origin_, ": it is not JSON (byte ", position, ": ", error.what(), ").");
+    fail<CheckpointError>("cannot read ", origin_, ": ", why_no_json(position, error), " Fetch the file again.");
   }
 
  private:
@@ -92,6 +93,29 @@ struct Symbol {
   bool is_gone = false;
 };
 
+bool is_of_two_tokens(const std::string& token, const Vocabulary& vocabulary) {
+  for (std::size_t length = 1; length < token.size(); ++length) {
+    if (vocabulary.contains(token.substr(0, length)) && vocabulary.contains(token.substr(length))) return true;
+  }
+  return false;
+}
+
+// A trained vocabulary numbers tokens in the order of the merges that make them, so that it tells whether the file of
+// merges has lost its end: the token after the last one made is then one that a merge should make. `made` by the
+// merges, in their order.
+void check_end_of_merges(const Vocabulary& vocabulary, const std::vector<int32_t>& made,
+                         const std::filesystem::path& path) {
+  for (std::size_t i = 1; i < made.size(); ++i) {
+    if (made[i] != made[0] + static_cast<int32_t>(i)) return;  // numbered in another way
+  }
+  for (const auto& [token, id] : vocabulary) {
+    const bool is_next = made.empty() || id == made.back() + 1;
+    check<CheckpointError>(!is_next || !is_of_two_tokens(token, vocabulary), "cannot use ", path.string(), ": after ",
+                           made.size(), " merges it ends, and vocab.json has the token ", quoted(token), " (", id,
+                           "), which none of them makes. The file is cut off; fetch it again.");
+  }
+}
+
 }  // namespace
 
 Vocabulary read_vocabulary(const std::filesystem::path& path) {
@@ -121,6 +145,7 @@ void BytePairEncoding::read_merges(const Vocabulary& vocabulary, const std::file
   const std::string text = read_whole_file(path, kLargestFile);
   int32_t rank = 0;
   int64_t line_number = 0;
+  std::vector<int32_t> made;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     std::string_view line(text.data() + begin, end - begin);
@@ -143,7 +168,9 @@ void BytePairEncoding::read_merges(const Vocabulary& vocabulary, const std::file
       *id++ = entry->second;
     }
     merges_[key_of(ids[0], ids[1])] = {rank++, ids[2]};
+    made.push_back(ids[2]);
   }
+  check_end_of_merges(vocabulary, made, path);
 }
 
 const BytePairEncoding::Merge* BytePairEncoding::find_merge(int32_t left, int32_t right) const {

@@ -103,7 +103,7 @@ TokenizerConfig read_tokenizer_config(const std::filesystem::path& folder, const
   if (std::filesystem::symlink_status(path, ignored).type() == std::filesystem::file_type::not_found) return result;
   const std::string text = read_whole_file(path, kLargestConfig);
   const std::string origin = path.string();
-  check<CheckpointError>(is_utf8(text), "cannot read ", origin, ": it is not UTF-8.");
+  check<CheckpointError>(is_utf8(text), "cannot read ", origin, ": it is not UTF-8. Fetch the file again.");
   const nlohmann::json config = parse_json(text, origin);
   const Reader reader(config, origin);
   reader.read_token("bos_token", result.bos_token);

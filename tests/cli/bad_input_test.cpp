@@ -1,5 +1,8 @@
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <pardiff/io/safetensors.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -100,6 +103,8 @@ const std::vector<BadInput> kBadFlags = {
      {"shard_weights_over", "'rings'", "dp, fsdp, cfg, ring, ulysses"}},
     {"ThreePasses", {"--cfg-degree", "3"}, 2, {"--cfg-degree", "'3'"}},
     {"AnythingWithoutDegree", {"--ulysses-anything"}, 2, {"ulysses_anything"}},
+    {"ValueIsMissing", {"--steps"}, 2, {"--steps needs a value"}},
+    {"TwoOutputsOfOneName", {"--report", "/tmp/q.json", "--trace", "/tmp/./q.json"}, 2, {"two of the files", "q.json"}},
     {"UnknownFlag", {"--colour", "red"}, 2, {"--colour", "--help"}},
     {"UnknownRotation", {"--rotate-method", "ring"}, 2, {"--rotate-method", "alltoall"}},
     {"UnknownDtype", {"--dtype", "int8"}, 2, {"--dtype", "int8", "bfloat16"}},
@@ -182,6 +187,40 @@ TEST(BadInput, TheRefusalOfRanksBesideALauncherNamesNoRank) {
     return result.errors();
   };
   EXPECT_EQ(said_by("0"), said_by("1"));
+}
+
+// A server that listens, and never says a word.
+class SilentServer {
+ public:
+  SilentServer() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(::bind(socket_, any, size) | ::listen(socket_, 8) | ::getsockname(socket_, any, &size), 0);
+    port_ = ntohs(address.sin_port);
+  }
+  ~SilentServer() { ::close(socket_); }
+  SilentServer(const SilentServer&) = delete;
+  SilentServer& operator=(const SilentServer&) = delete;
+  std::string port() const { return std::to_string(port_); }
+
+ private:
+  int socket_;
+  int port_ = 0;
+};
+
+TEST(BadInput, ARendezvousThatIsNoneIsNamedOnceWithinTheTimeout) {
+  const TemporaryFolder folder;
+  const SilentServer silent;
+  for (const auto& port : {silent.port(), std::string("1")}) {
+    const auto result = run_child(generate_command(folder / "picture.png", {"--ulysses-degree", "2", "--timeout", "2"}),
+                                  {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port});
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    expect_mentions(result.err, {"127.0.0.1:" + port, "MASTER_PORT"});
+  }
 }
 
 TEST(BadInput, OnlyAPathMayBeNoUtf8) {

@@ -74,6 +74,21 @@ TEST(Inspect, FailsForWhatLoadingRefuses) {
   expect_mentions(refusal.err, {"'decoder.extra'"});
 }
 
+TEST(Inspect, FailsForClassesThatLoadingRefuses) {
+  const std::pair<const char*, const char*> changes[] = {{"FlowMatchEulerDiscreteScheduler", "DDIMScheduler"},
+                                                         {"FluxTransformer2DModel", "Flux2Transformer2DModel"}};
+  for (const auto& [from, to] : changes) {
+    const TemporaryFolder folder;
+    fs::copy(model_path("flux-shapes"), folder / "model", fs::copy_options::recursive);
+    auto index = content_of(folder / "model/model_index.json");
+    index.replace(index.find(from), std::string(from).size(), to);
+    put(folder / "model/model_index.json", index);
+    const auto result = run_program({"inspect", (folder / "model").string()});
+    EXPECT_EQ(result.exit_code, 1);
+    expect_mentions(result.out, {to, "FluxPipeline takes"});
+  }
+}
+
 // flux-shapes whose transformer has its weights in files of a variant, and in no others.
 void make_variant(const fs::path& model) {
   fs::copy(model_path("flux-shapes"), model, fs::copy_options::recursive);

@@ -39,6 +39,8 @@ class ConfigFile {
 
   /// `_class_name` (diffusers), else the first of `architectures` (transformers), else "".
   std::string class_name() const;
+  /// Throws: CheckpointError if `class_name` is none of these; a file that names no class may be any.
+  void expect_class(const std::vector<std::string>& names) const;
   /// Library and class of an entry of model_index.json; nothing if absent or [null, null].
   std::optional<std::pair<std::string, std::string>> component(const std::string& key) const;
 

@@ -30,10 +30,20 @@ const std::map<std::string, std::string>& nearest_here() {
       {"sage_varlen", "_native_cudnn"},
       {"sage_blackwell_hub", "_native_cudnn"},
       {"_native_math", "math"},
-      {"_native_npu", "native"},
-      {"_native_xla", "native"},
+      {"npu", "native"},
+      {"xla", "native"},
+      {"neuron", "native"},
   };
   return names;
+}
+
+// By its whole name, or by the family that its name begins with: "_native_npu", "sage_varlen_hub", "flash_5".
+std::map<std::string, std::string>::const_iterator nearest_to(const std::string& name) {
+  const auto& names = nearest_here();
+  if (const auto found = names.find(name); found != names.end()) return found;
+  auto family = name.substr(name.starts_with("_native_") ? 8 : name.starts_with("_") ? 1 : 0);
+  family = family.substr(0, family.find('_'));
+  return names.find(family);
 }
 
 }  // namespace
@@ -53,8 +63,7 @@ const AttentionBackend& attention_backend(const std::string& name) {
     if (backend->name() == lower) return *backend;
     known.push_back(backend->name());
   }
-  auto nearest = nearest_here().find(lower);
-  if (nearest == nearest_here().end() && lower.rfind("_sage_", 0) == 0) nearest = nearest_here().find("sage");
+  const auto nearest = nearest_to(lower);
   if (nearest != nearest_here().end()) {
     fail<ConfigError>("attention backend '", name, "' is not available in C++. The nearest one here is '",
                       nearest->second, "'; there are: ", joined(known), ".");

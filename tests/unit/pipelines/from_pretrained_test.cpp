@@ -100,6 +100,33 @@ TEST(FromPretrained, RefusesOtherPipelinesAndModelsAndListsWhatIsHere) {
       message, {"UNet2DConditionModel", "AutoencoderKL", "CLIPTextModel", "FluxTransformer2DModel", "T5EncoderModel"});
 }
 
+// Of the index or of the part's own config; each would run as the class that is here.
+TEST(FromPretrained, RefusesPartsOfOtherClasses) {
+  const struct {
+    std::string file, from, to, part;
+  } cases[] = {
+      {"model_index.json", "FlowMatchEulerDiscreteScheduler", "FlowMatchHeunDiscreteScheduler", "scheduler"},
+      {"model_index.json", "FluxTransformer2DModel", "Flux2Transformer2DModel", "transformer"},
+      {"model_index.json", "CLIPTextModel", "SiglipTextModel", "text_encoder"},
+      {"model_index.json", "T5EncoderModel", "UMT5EncoderModel", "text_encoder_2"},
+      {"model_index.json", "CLIPTokenizer", "GPT2Tokenizer", "tokenizer"},
+      {"model_index.json", "\"AutoencoderKL\"", "null", "vae"},
+      {"scheduler/scheduler_config.json", "FlowMatchEuler", "FlowMatchHeun", "FlowMatchHeunDiscreteScheduler"},
+      {"transformer/config.json", "FluxTransformer2DModel", "Flux2Transformer2DModel", "Flux2Transformer2DModel"},
+      {"vae/config.json", "AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLFlux2"},
+      {"text_encoder_2/config.json", "T5EncoderModel", "UMT5EncoderModel", "UMT5EncoderModel"},
+  };
+  for (const auto& [file, from, to, part] : cases) {
+    ModelCopy model;
+    auto config = content_of(fs::path(model_path("flux-shapes")) / file);
+    ASSERT_NE(config.find(from), std::string::npos) << file << from;
+    config.replace(config.find(from), from.size(), to);
+    model.replace(file, config);
+    expect_mentions(refusal<Error>([&] { FluxPipeline::from_pretrained(model.path(), world()); }),
+                    {fs::path(file).filename().string(), part});
+  }
+}
+
 TEST(FromPretrained, RefusesPartsThatDoNotFit) {
   ModelCopy model;
   auto config = content_of(model_path("flux-shapes/vae/config.json"));

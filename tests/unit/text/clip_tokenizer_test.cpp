@@ -176,6 +176,23 @@ TEST_F(ClipTokenizerFiles, RefuseDamagedMerges) {
   }
 }
 
+// At a line's end too, where what is left is sound by itself.
+TEST_F(ClipTokenizerFiles, RefuseMergesThatAreCutOff) {
+  const std::string whole = content_of(folder_ / "merges.txt");
+  std::vector<size_t> ends;  // of lines
+  for (size_t i = 0; i + 1 < whole.size(); ++i) {
+    if (whole[i] == '\n') ends.push_back(i + 1);
+  }
+  ASSERT_GT(ends.size(), 48000u);
+  for (const size_t line :
+       {size_t{0}, size_t{1}, size_t{2}, size_t{200}, size_t{20000}, ends.size() - 2, ends.size() - 1}) {
+    put(folder_ / "merges.txt", whole.substr(0, ends[line]));
+    expect_mentions(message(), {"merges.txt", "cut off", "after " + std::to_string(line) + " merges"});
+  }
+  put(folder_ / "merges.txt", "");
+  expect_mentions(message(), {"merges.txt", "cut off", "after 0 merges"});
+}
+
 TEST_F(ClipTokenizerFiles, ReadMergesWithWindowsLineEnds) {
   const Ids expected = ids("a photo of a cat");
   std::string merges = content_of(folder_ / "merges.txt"), windows;
