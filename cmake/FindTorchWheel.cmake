@@ -30,6 +30,11 @@ if(TorchWheel_FOUND AND NOT TARGET torch_wheel::torch)
     torch_wheel::torch
     PROPERTIES IMPORTED_LOCATION ${TorchWheel_DIR}/lib/libtorch_cpu.so
                INTERFACE_LINK_LIBRARIES torch_wheel::c10)
+  if(EXISTS ${TorchWheel_DIR}/lib/libgomp.so.1)  # the OpenMP that libtorch_cpu itself uses: there must be one only
+    add_library(torch_wheel::gomp SHARED IMPORTED)
+    set_target_properties(torch_wheel::gomp PROPERTIES IMPORTED_LOCATION ${TorchWheel_DIR}/lib/libgomp.so.1)
+    set_property(TARGET torch_wheel::torch APPEND PROPERTY INTERFACE_LINK_LIBRARIES torch_wheel::gomp)
+  endif()
   target_include_directories(
     torch_wheel::torch SYSTEM INTERFACE ${TorchWheel_DIR}/include ${TorchWheel_DIR}/include/torch/csrc/api/include)
   # libtorch_cpu names CUDA libraries that its own rpath finds at run time; the linker need not resolve them.

@@ -30,6 +30,9 @@ DIRECT = {
 TRANSPORT = re.compile(r"torch/csrc/distributed|gloo/|nccl")
 TRANSPORT_HOMES = ("src/comm/backends/", "src/comm/rendezvous.cpp", "src/cuda/")
 # torch/nn/module.h brings all of ATen/ATen.h into whatever includes it.
+# at::parallel_for runs on one thread where a file is compiled without OpenMP: these are compiled with it (src/CMakeLists.txt).
+PARALLEL = re.compile(r"at::parallel_(for|reduce)")
+PARALLEL_HOMES = ("src/attention/backends/flash_cpu.cpp", "src/nn/kernels/elementwise.cpp")
 HEADERS_WITHOUT_MODULES = ("core", "io", "text", "comm", "parallel")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
@@ -83,6 +86,8 @@ def violations_in(path, text):
             yield f"{path}: {name} belongs in {', '.join(TRANSPORT_HOMES)} only."
         if name == "torch/nn/module.h" and path.endswith(".h") and layer in HEADERS_WITHOUT_MODULES:
             yield f"{path}: headers of {', '.join(HEADERS_WITHOUT_MODULES)} do without {name}."
+    if PARALLEL.search(text) and path not in PARALLEL_HOMES:
+        yield f"{path}: at::parallel_for works in {', '.join(PARALLEL_HOMES)} only, which are compiled with OpenMP."
 
 
 def missing_from_umbrella(root):

@@ -1,8 +1,8 @@
 #include "attention/backends/flash_cpu.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cmath>

@@ -6,6 +6,10 @@
 #include <pardiff/nn/rope.h>
 
 #include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <iterator>
+#include <thread>
 
 #include "nn/kernels/choice.h"
 #include "nn/kernels/elementwise.h"
@@ -137,6 +141,27 @@ TEST_P(EveryTarget, ResultsDoNotDependOnTheThreads) {
   at::set_num_threads(threads);
   for (size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(at::equal(alone[i], shared[i])) << i;
 }
+
+#ifndef __clang__  // builds for the sanitizers have no OpenMP
+int64_t threads_of_this_process() {
+  namespace fs = std::filesystem;
+  return std::distance(fs::directory_iterator("/proc/self/task"), fs::directory_iterator());
+}
+
+// A thread that has not worked with others yet: its helpers are those of this call.
+TEST(Threads, AreAsManyAsTheEngineHas) {
+  int64_t started = 0;
+  auto x = at::ones({1 << 20});
+  std::thread worker([&] {
+    at::set_num_threads(3);
+    const auto before = threads_of_this_process();
+    kernels::silu(x.mutable_data_ptr<float>(), x.numel());
+    started = threads_of_this_process() - before;
+  });
+  worker.join();
+  EXPECT_EQ(started, 2);
+}
+#endif
 
 TEST(Choice, GradientsOtherDtypesPiecesAndNarrowRowsStayWithTheEngine) {
   const auto x = at::randn({4, 768});
