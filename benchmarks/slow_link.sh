@@ -16,8 +16,7 @@ for end in 0 1; do
   OMP_NUM_THREADS=1 "${bench[@]}" --sizes $((tokens / 2)) --repeats 5 --json "$folder/block-$end.json" >/dev/null &
   ranks+=($!)
 done
-for rank in "${ranks[@]}"; do wait "$rank"; done
-ranks=()
+wait_for_ranks
 rate=$(python3 - "$folder" $((tokens / 2 * heads * head_dim * 4 * 2)) <<'PYTHON'
 import json, statistics, sys
 folder, block_bytes = sys.argv[1], int(sys.argv[2])
@@ -32,13 +31,14 @@ done
 echo "the link carries $((rate / 1000000)) Mbit/s" >&2
 run_on_both_ends "${bench[@]}" --sizes "$tokens" --repeats "$rounds" --comm gloo --json "$folder/ring.json" >/dev/null
 
-python3 - "$folder/ring.json" <<'PYTHON'
+PYTHONPATH="$(dirname "$0")/peers" PYTHONDONTWRITEBYTECODE=1 python3 - "$folder/ring.json" <<'PYTHON'
 import json, random, statistics, sys
+from run import interval
 rows = {row["name"]: row["seconds"] for row in json.load(open(sys.argv[1]))["rows"]}
 for name, seconds in rows.items():
     print(f"{name}: {statistics.median(seconds) * 1e3:.1f} ms")
 ratios = [a / b for a, b in zip(rows["ring 2"], rows["ring 2, allgather"])]
-draw = random.Random(0)
-medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
-print(f"rotating / all-gather: {statistics.median(ratios):.3f} ({medians[50]:.3f} to {medians[1949]:.3f})")
+random.seed(0)
+low, high = interval(ratios)
+print(f"rotating / all-gather: {statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})")
 PYTHON

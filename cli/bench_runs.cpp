@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <pardiff/attention/attention.h>
 #include <pardiff/core/check.h>
+#include <pardiff/core/dtype_name.h>
 #include <pardiff/plan/calibrate.h>
 #include <pardiff/plan/planner.h>
 
@@ -13,7 +14,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/chart.h"
-#include "cli/dtype.h"
 #include "cli/model_presets.h"
 
 namespace pardiff::cli {

@@ -1,6 +1,9 @@
 #include "cli/dtype.h"
 
 #include <pardiff/core/check.h>
+#include <pardiff/core/dtype_name.h>
+
+#include <vector>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -9,23 +12,12 @@
 namespace pardiff::cli {
 
 at::ScalarType dtype_named(const std::string& name) {
-  if (name == "float32") return at::kFloat;
-  if (name == "bfloat16") return at::kBFloat16;
-  if (name == "float16") return at::kHalf;
-  fail<UsageError>("unknown dtype '", name, "'. Use one of: float32, bfloat16, float16.");
-}
-
-std::string dtype_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return "float32";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kHalf:
-      return "float16";
-    default:
-      return c10::toString(dtype);
+  std::vector<std::string> known;
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    known.push_back(dtype_name(dtype));
+    if (known.back() == name) return dtype;
   }
+  fail<UsageError>("unknown dtype '", name, "'. Use one of: ", joined(known), ".");
 }
 
 bool cpu_has_amx_bfloat16() {

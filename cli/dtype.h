@@ -9,8 +9,6 @@ namespace pardiff::cli {
 
 /// The names that --dtype takes besides "auto".
 at::ScalarType dtype_named(const std::string& name);
-/// "float32", "bfloat16", ...
-std::string dtype_name(at::ScalarType dtype);
 
 /// What --dtype means here; no value: each part keeps the dtype of its file. `auto` is the checkpoint's on CUDA, and on
 /// a CPU bfloat16 where it has AMX, else float32: without AMX bfloat16 products run at half of float32's rate.

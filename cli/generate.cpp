@@ -1,4 +1,5 @@
 #include <pardiff/core/check.h>
+#include <pardiff/core/dtype_name.h>
 #include <pardiff/core/log.h>
 #include <pardiff/io/atomic_file.h>
 #include <pardiff/io/model_folder.h>

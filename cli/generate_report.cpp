@@ -1,12 +1,12 @@
 #include "cli/generate_report.h"
 
+#include <pardiff/core/dtype_name.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "cli/dtype.h"
 #include "cli/subcommand.h"
 
 namespace pardiff::cli {

@@ -1,4 +1,5 @@
 #include <pardiff/core/check.h>
+#include <pardiff/core/dtype_name.h>
 #include <pardiff/io/model_folder.h>
 #include <pardiff/pipelines/part_classes.h>
 #include <pardiff/schedulers/flow_match_euler.h>
@@ -10,7 +11,6 @@
 #include <memory>
 #include <regex>
 
-#include "cli/dtype.h"
 #include "cli/flags.h"
 #include "cli/parts.h"
 #include "cli/subcommand.h"
@@ -127,20 +127,18 @@ void inspect_part(const Part& part, const std::string& variant, Totals& totals) 
 }
 
 // What generate would refuse of model_index.json and of the parts without weights.
-void inspect_classes(const std::filesystem::path& folder, const std::vector<Part>& parts, Totals& totals) {
+void inspect_classes(const std::filesystem::path& folder, Totals& totals) {
   std::error_code ignored;
   if (!std::filesystem::exists(folder / "model_index.json", ignored)) return;
   const auto wrong = [&](const std::string& text) {
     std::cout << "    " << text << "\n";
     totals.sound = false;
   };
-  const auto pipeline = ConfigFile::open(folder / "model_index.json").class_name();
+  const auto index = ConfigFile::open(folder / "model_index.json");
+  const auto pipeline = index.class_name();
   if (pipeline != "FluxPipeline") return wrong(text_of("a ", pipeline, " is not a pipeline that pardiff runs"));
-  for (const auto& [name, classes] : flux_part_classes()) {
-    const auto found = std::find_if(parts.begin(), parts.end(), [&](const Part& part) { return part.name == name; });
-    const auto class_name = found == parts.end() ? std::string("nothing") : found->class_name;
-    if (std::find(classes.begin(), classes.end(), class_name) != classes.end()) continue;
-    wrong(text_of(name, " is ", class_name, ", and FluxPipeline takes ", joined(classes, " or ")));
+  for (const auto& part : foreign_parts(index)) {
+    wrong(text_of(part.name, " is ", part.class_name, ", and FluxPipeline takes ", joined(part.takes, " or ")));
   }
   const auto scheduler = folder / "scheduler" / "scheduler_config.json";
   if (std::filesystem::exists(scheduler, ignored)) FlowMatchEulerConfig::from_file(ConfigFile::open(scheduler));
@@ -158,7 +156,7 @@ void inspect_folder(const std::filesystem::path& folder, const std::string& vari
     }
   }
   try {
-    inspect_classes(folder, parts, totals);
+    inspect_classes(folder, totals);
   } catch (const CheckpointError& error) {
     std::cout << "    " << error.what() << "\n";
     totals.sound = false;

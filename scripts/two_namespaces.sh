@@ -26,15 +26,21 @@ for end in 0 1; do
   ip -n "${names[$end]}" link set lo up
 done
 
+# Waits for all "${ranks[@]}", whose process ids they are; fails if one of them does.
+wait_for_ranks() {
+  local rank failed=0
+  for rank in "${ranks[@]}"; do wait "$rank" || failed=1; done
+  ranks=()
+  return $failed
+}
+
 # One rank of one thread at each end runs the command; fails if one of them does.
 run_on_both_ends() {
-  local end rank failed=0
+  local end
   for end in 0 1; do
     ip netns exec "${names[$end]}" env RANK=$end WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 OMP_NUM_THREADS=1 \
       MASTER_ADDR=10.77.0.1 MASTER_PORT=29577 GLOO_SOCKET_IFNAME="wire$end" "$@" &
     ranks+=($!)
   done
-  for rank in "${ranks[@]}"; do wait "$rank" || failed=1; done
-  ranks=()
-  return $failed
+  wait_for_ranks
 }

@@ -8,6 +8,7 @@
 #include <pardiff/comm/world.h>
 #include <pardiff/core/check.h>
 #include <pardiff/core/device.h>
+#include <pardiff/core/dtype_name.h>
 #include <pardiff/core/error.h>
 #include <pardiff/core/log.h>
 #include <pardiff/core/trace.h>

@@ -14,6 +14,7 @@
 
 #include "comm/backends/liveness.h"
 #include "comm/backends/shm_segment.h"
+#include "comm/memory_file.h"
 
 namespace pardiff::comm {
 namespace {
@@ -27,29 +28,6 @@ size_t whole_pages(size_t bytes) { return (bytes + page_bytes() - 1) / page_byte
 
 // The words' file, never empty.
 size_t bytes_of_words(size_t blocks) { return std::max<size_t>(1, blocks) * sizeof(std::atomic<uint32_t>); }
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
-
-std::shared_ptr<Descriptor> new_file(size_t bytes) {
-  auto file = std::make_shared<Descriptor>(memfd_create("pardiff-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  // Nobody may shrink it while it is mapped.
-  const bool made = file->number() >= 0 && ftruncate(file->number(), static_cast<off_t>(bytes)) == 0 &&
-                    fcntl(file->number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
-  check<CommError>(made, "no shared memory for weights: ", std::strerror(errno));
-  return file;
-}
 
 void write_all(int file, const void* bytes, size_t count, size_t offset) {
   const auto* from = static_cast<const char*>(bytes);
@@ -68,7 +46,7 @@ void write_all(int file, const void* bytes, size_t count, size_t offset) {
 
 struct HostMemory::Files {
   std::unique_ptr<SharedMemory> words;
-  std::shared_ptr<Descriptor> contents;
+  Descriptor contents;
   std::vector<size_t> bytes, offsets;  // of each block; they start at whole pages
   size_t total = 0;
 
@@ -89,7 +67,7 @@ struct HostMemory::Files {
     while (!state.compare_exchange_weak(seen, seen == (kReady | 1) ? kBeingEmptied : seen - 1)) {
     }
     if (seen != (kReady | 1)) return;
-    fallocate(contents->number(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offsets[block]),
+    fallocate(contents.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offsets[block]),
               static_cast<off_t>(whole_pages(bytes[block])));
     state.store(kEmpty);
   }
@@ -104,7 +82,7 @@ std::shared_ptr<HostMemory> HostMemory::create(const std::vector<size_t>& block_
                                                std::shared_ptr<Liveness> liveness) {
   auto files = std::make_shared<Files>(block_bytes);
   files->words = SharedMemory::create(bytes_of_words(block_bytes.size()));
-  files->contents = new_file(files->total);
+  files->contents = make_memory_file("pardiff-weights", files->total);
   return std::shared_ptr<HostMemory>(new HostMemory(std::move(files), std::move(liveness)));
 }
 
@@ -114,18 +92,12 @@ std::shared_ptr<HostMemory> HostMemory::open(const std::string& address, const s
   std::istringstream(address) >> pid >> words >> contents;
   auto files = std::make_shared<Files>(block_bytes);
   files->words = SharedMemory::open(pid, words, bytes_of_words(block_bytes.size()));
-  const auto path = text_of("/proc/", pid, "/fd/", contents);
-  files->contents = std::make_shared<Descriptor>(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  check<CommError>(files->contents->number() >= 0, "cannot open the weights of process ", pid, ": ",
-                   std::strerror(errno));
-  const auto size = lseek(files->contents->number(), 0, SEEK_END);
-  check<CommError>(size == static_cast<off_t>(files->total), "the weights of process ", pid, " take ", size,
-                   " bytes, and this one expects ", files->total, ".");
+  files->contents = open_memory_file(pid, contents, files->total);
   return std::shared_ptr<HostMemory>(new HostMemory(std::move(files), std::move(liveness)));
 }
 
 std::string HostMemory::address() const {
-  return text_of(getpid(), " ", files_->words->descriptor(), " ", files_->contents->number());
+  return text_of(getpid(), " ", files_->words->descriptor(), " ", files_->contents.get());
 }
 
 HostMemory::Claimed HostMemory::claim(size_t block) {
@@ -141,7 +113,7 @@ HostMemory::Claimed HostMemory::claim(size_t block) {
 }
 
 std::shared_ptr<HostMemory::Block> HostMemory::fill(size_t block, const void* bytes) {
-  write_all(files_->contents->number(), bytes, files_->bytes[block], files_->offsets[block]);
+  write_all(files_->contents.get(), bytes, files_->bytes[block], files_->offsets[block]);
   files_->word(block).store(kReady | 1);
   return std::shared_ptr<Block>(new Block(files_, block));
 }
@@ -159,7 +131,7 @@ void HostMemory::wait(size_t block) const {
 
 HostMemory::Block::Block(std::shared_ptr<Files> files, size_t index) : files_(std::move(files)), index_(index) {
   const size_t bytes = files_->bytes[index];
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, files_->contents->number(),
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, files_->contents.get(),
                       static_cast<off_t>(files_->offsets[index]));
   if (memory == MAP_FAILED) {
     const int error = errno;

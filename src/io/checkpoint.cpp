@@ -87,6 +87,17 @@ Rows check_slice(const TensorInfo& info, const TensorSlice& slice, const fs::pat
   return rows;
 }
 
+std::vector<int64_t> shape_of_slice(const TensorInfo& info, const TensorSlice& slice) {
+  auto shape = info.shape;
+  int64_t length = 0;
+  for (const auto& [begin, end] : slice.ranges) {
+    check<ShapeError>(!__builtin_add_overflow(length, end - begin, &length), "the ranges of a slice of tensor ",
+                      in_quotes(info.name), " add up to more than 2^63.");
+  }
+  shape[static_cast<std::size_t>(slice.dim)] = length;
+  return shape;
+}
+
 // The slice of a tensor that begins at `whole`.
 void copy_slice(const std::byte* whole, const Rows& rows, const TensorSlice& slice, std::byte* to) {
   if (rows.outer == 1) {
@@ -181,6 +192,12 @@ std::vector<fs::path> Checkpoint::files() const {
   return paths;
 }
 
+std::string Checkpoint::files_identity() const {
+  std::string identity;
+  for (const auto& file : state_->files) identity += file.identity() + "/";
+  return identity;
+}
+
 std::vector<std::string> Checkpoint::names() const {
   std::vector<std::string> names;
   for (const auto& [name, file] : state_->file_of) names.push_back(name);
@@ -192,6 +209,14 @@ bool Checkpoint::contains(const std::string& name) const { return state_->file_o
 const TensorInfo& Checkpoint::info(const std::string& name) const { return state_->holder(name).info(name); }
 const fs::path& Checkpoint::file_of(const std::string& name) const { return state_->holder(name).path(); }
 
+std::vector<int64_t> Checkpoint::shape(const std::string& name, const std::optional<TensorSlice>& slice) const {
+  const auto& file = state_->holder(name);
+  const auto& info = file.info(name);
+  if (!slice) return info.shape;
+  check_slice(info, *slice, file.path());
+  return shape_of_slice(info, *slice);
+}
+
 at::Tensor Checkpoint::tensor(const std::string& name) const {
   const auto& file = state_->holder(name);
   if (!file.is_aligned(name)) state_->bytes_copied += file.info(name).bytes();
@@ -202,13 +227,7 @@ at::Tensor Checkpoint::tensor(const std::string& name, const TensorSlice& slice)
   const auto& file = state_->holder(name);
   const auto& info = file.info(name);
   const Rows rows = check_slice(info, slice, file.path());
-  std::vector<int64_t> shape = info.shape;
-  int64_t length = 0;
-  for (const auto& [begin, end] : slice.ranges) {
-    check<ShapeError>(!__builtin_add_overflow(length, end - begin, &length), "the ranges of a slice of tensor ",
-                      in_quotes(name), " add up to more than 2^63.");
-  }
-  shape[static_cast<std::size_t>(slice.dim)] = length;
+  const auto shape = shape_of_slice(info, slice);
   const MappedReading reading;
   const auto part = at::empty(shape, at::TensorOptions().dtype(info.dtype));
   if (part.numel() > 0) copy_slice(file.bytes(name), rows, slice, static_cast<std::byte*>(part.data_ptr()));

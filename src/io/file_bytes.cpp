@@ -33,20 +33,16 @@ int64_t size_of_regular_file(int descriptor, const std::filesystem::path& path) 
 }
 
 // Opening a pipe must not wait for a writer, hence O_NONBLOCK; it means nothing to regular files.
-int open_for_reading(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) fail_to_open(path, errno);
-  return descriptor;
+Descriptor open_for_reading(const std::filesystem::path& path) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) fail_to_open(path, errno);
+  return file;
 }
 
 }  // namespace
 
-Descriptor::~Descriptor() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
 std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  Descriptor file(open_for_reading(path));
+  auto file = open_for_reading(path);
   const int64_t size = size_of_regular_file(file.get(), path);
   if (size == 0) return std::shared_ptr<const MappedFile>(new MappedFile(std::move(file), nullptr, 0, path.string()));
   // Private and writable: a caller that updates a weight in place gets pages of its own instead of a SIGSEGV.
@@ -59,13 +55,21 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
 }
 
 MappedFile::MappedFile(Descriptor file, std::byte* data, int64_t size, const std::string& path)
-    : file_(std::move(file)), data_(data), size_(size) {
-  if (data_ != nullptr) watched_.emplace(data_, size_, file_.get(), path);
+    : path_(path), file_(std::move(file)), data_(data), size_(size) {
+  if (data_ != nullptr) watched_.emplace(data_, size_, file_.get(), path_);
 }
 
 MappedFile::~MappedFile() {
   watched_.reset();
   if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(size_));
+}
+
+std::string MappedFile::identity() const {
+  struct stat status = {};
+  check<CheckpointError>(::fstat(file_.get(), &status) == 0, "cannot look at ", path_, ": ", std::strerror(errno),
+                         ". Fetch the file again.");
+  return text_of(status.st_dev, ":", status.st_ino, ":", status.st_size, ":", status.st_mtim.tv_sec, ".",
+                 status.st_mtim.tv_nsec);
 }
 
 void MappedFile::forget(const std::byte* begin, int64_t size) const {
@@ -76,7 +80,7 @@ void MappedFile::forget(const std::byte* begin, int64_t size) const {
 }
 
 std::string read_whole_file(const std::filesystem::path& path, int64_t max_bytes) {
-  const Descriptor file(open_for_reading(path));
+  const auto file = open_for_reading(path);
   const int64_t size = size_of_regular_file(file.get(), path);
   check<CheckpointError>(size <= max_bytes, "cannot read ", path.string(), ": it has ", size, " bytes, at most ",
                          max_bytes, " make sense here. It is another file; fetch the right one.");

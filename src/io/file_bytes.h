@@ -5,24 +5,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 
+#include "core/descriptor.h"
 #include "io/mapped_reading.h"
 
 namespace pardiff {
-
-/// A file that is open, and closed with this object.
-class Descriptor {
- public:
-  explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
-  Descriptor(Descriptor&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-  ~Descriptor();
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
 
 /// A file mapped into memory for reading. Writes to the pages stay in this process. Pages are read under a
 /// MappedReading.
@@ -36,6 +23,9 @@ class MappedFile {
 
   std::byte* data() const { return data_; }
   int64_t size() const { return size_; }
+  /// Equal in all processes of one host that map the same content of the same file: device, inode, size and time of the
+  /// last write. A file that has taken this one's name since does not count. Throws: CheckpointError.
+  std::string identity() const;
   /// Lets go of the memory of a stretch's whole pages. They come back from the file when they are read; what was
   /// written to them is lost.
   void forget(const std::byte* begin, int64_t size) const;
@@ -44,6 +34,7 @@ class MappedFile {
  private:
   MappedFile(Descriptor file, std::byte* data, int64_t size, const std::string& path);
 
+  std::string path_;
   Descriptor file_;
   std::byte* data_;
   int64_t size_;

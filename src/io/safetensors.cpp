@@ -41,6 +41,7 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
 }
 
 const std::filesystem::path& SafetensorsFile::path() const { return state_->path; }
+std::string SafetensorsFile::identity() const { return state_->mapping->identity(); }
 const std::vector<TensorInfo>& SafetensorsFile::tensors() const { return state_->header.tensors; }
 const std::map<std::string, std::string>& SafetensorsFile::metadata() const { return state_->header.metadata; }
 bool SafetensorsFile::contains(const std::string& name) const { return state_->index.contains(name); }

@@ -45,9 +45,9 @@ void check_shapes(const torch::nn::Module& module, const ParameterSource& source
     check<CheckpointError>(at::IntArrayRef(shape) == parameter.value().sizes(), source.origin, ": tensor '",
                            names.at(parameter.key()), "' has shape ", at::IntArrayRef(shape), ", and ", module.name(),
                            " needs ", parameter.value().sizes(), ". The config does not belong to these weights.");
-    const auto slice = options.slices.find(parameter.key());
-    check<CheckpointError>(slice == options.slices.end() || slice->second.dim < static_cast<int64_t>(shape.size()),
-                           "tensor '", parameter.key(), "' cannot be sliced along dimension ", slice->second.dim, ".");
+    const auto slice = options.slice_of(parameter.key());
+    check<CheckpointError>(!slice || slice->dim < static_cast<int64_t>(shape.size()), "tensor '", parameter.key(),
+                           "' cannot be sliced along dimension ", slice ? slice->dim : 0, ".");
   }
 }
 
@@ -114,12 +114,9 @@ ParameterSource source_of_original(const Checkpoint& checkpoint) {
   std::vector<std::string> names;
   for (const auto& [name, original] : *tensors) names.push_back(name);
   const auto shape = [checkpoint, tensors](const std::string& name) {
-    const auto& original = tensors->at(name);
-    auto sizes = checkpoint.info(original.name).shape;
-    if (original.rows.empty()) return sizes;
-    sizes.front() = 0;
-    for (const auto& [first, last] : original.rows) sizes.front() += last - first;
-    return sizes;
+    const auto& [stored, rows] = tensors->at(name);
+    if (rows.empty()) return checkpoint.shape(stored);
+    return checkpoint.shape(stored, TensorSlice{.dim = 0, .ranges = rows});
   };
   return {checkpoint.path().string(), names, shape,
           [checkpoint, tensors](const std::string& name, const std::optional<TensorSlice>& slice) {
@@ -132,10 +129,20 @@ ParameterSource source_of_original(const Checkpoint& checkpoint) {
 ParameterSource parameter_source(const Checkpoint& checkpoint) {
   if (is_original_flux(checkpoint)) return source_of_original(checkpoint);
   return {checkpoint.path().string(), checkpoint.names(),
-          [checkpoint](const std::string& name) { return checkpoint.info(name).shape; },
+          [checkpoint](const std::string& name) { return checkpoint.shape(name); },
           [checkpoint](const std::string& name, const std::optional<TensorSlice>& slice) {
             return slice ? checkpoint.tensor(name, *slice) : checkpoint.tensor(name);
           }};
+}
+
+at::ScalarType LoadOptions::loaded_dtype(const std::string& name, at::ScalarType stored) const {
+  const auto wanted = dtype.value_or(stored);
+  return dtype_of ? dtype_of(name, wanted) : wanted;
+}
+
+std::optional<TensorSlice> LoadOptions::slice_of(const std::string& name) const {
+  const auto found = slices.find(name);
+  return found == slices.end() ? std::nullopt : std::optional(found->second);
 }
 
 UnusedTensors unused_tensors(const torch::nn::Module& module, const ParameterSource& source,
@@ -168,11 +175,8 @@ void load_parameters(torch::nn::Module& module, const ParameterSource& source, c
   const MappedReading reading;
   for (auto& parameter : module.named_parameters()) {
     if (options.only && !options.only(parameter.key())) continue;
-    const auto slice = options.slices.find(parameter.key());
-    const auto wanted = slice == options.slices.end() ? std::nullopt : std::optional(slice->second);
-    auto tensor = source.tensor(names.at(parameter.key()), wanted);
-    auto dtype = options.dtype.value_or(tensor.scalar_type());
-    if (options.dtype_of) dtype = options.dtype_of(parameter.key(), dtype);
+    auto tensor = source.tensor(names.at(parameter.key()), options.slice_of(parameter.key()));
+    const auto dtype = options.loaded_dtype(parameter.key(), tensor.scalar_type());
     parameter.value().set_data(tensor.to(options.device, dtype));
     tensor.reset();  // the only reference left is the parameter's
     if (options.on_loaded) options.on_loaded(parameter.value());

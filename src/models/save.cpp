@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <pardiff/comm/world.h>
 #include <pardiff/core/check.h>
+#include <pardiff/core/dtype_name.h>
 #include <pardiff/io/atomic_file.h>
 #include <pardiff/io/checkpoint.h>
 #include <pardiff/models/model.h>
@@ -12,7 +13,6 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "models/dtype_name.h"
 #include "models/module_tree.h"
 
 namespace pardiff {

@@ -4,7 +4,6 @@
 #include <pardiff/comm/world.h>
 #include <pardiff/core/check.h>
 #include <pardiff/models/model.h>
-#include <sys/stat.h>
 
 #include <utility>
 
@@ -12,27 +11,6 @@ namespace pardiff {
 namespace {
 
 constexpr size_t kBytesAtOnce = size_t{64} << 20;  // what a rank copies before others may have it
-
-std::vector<int64_t> shape_of(const TensorInfo& info, const TensorSlice* slice) {
-  auto shape = info.shape;
-  if (!slice) return shape;
-  shape[static_cast<size_t>(slice->dim)] = 0;
-  for (const auto& [begin, end] : slice->ranges) shape[static_cast<size_t>(slice->dim)] += end - begin;
-  return shape;
-}
-
-// A file that has been replaced since is another.
-std::string identity_of(const Checkpoint& checkpoint) {
-  std::string identity;
-  for (const auto& file : checkpoint.files()) {
-    struct stat status = {};
-    const bool known = stat(file.c_str(), &status) == 0;
-    check<CheckpointError>(known, file.string(), " is gone.");
-    identity += text_of(status.st_dev, ":", status.st_ino, ":", status.st_size, ":", status.st_mtim.tv_sec, ".",
-                        status.st_mtim.tv_nsec, "/");
-  }
-  return identity;
-}
 
 }  // namespace
 
@@ -42,13 +20,11 @@ std::map<std::string, SharedWeights::Block> SharedWeights::blocks_of(const Model
   for (const auto& parameter : model.named_parameters()) {
     const auto& name = parameter.key();
     if (!checkpoint.contains(name)) continue;  // under another spelling
-    const auto& info = checkpoint.info(name);
-    const auto found = options.slices.find(name);
-    const auto* slice = found == options.slices.end() ? nullptr : &found->second;
-    auto dtype = options.dtype.value_or(info.dtype);
-    if (options.dtype_of) dtype = options.dtype_of(name, dtype);
-    if (!slice && dtype == info.dtype) continue;  // it lies in the file's own mapping
-    const auto shape = shape_of(info, slice);
+    const auto stored = checkpoint.info(name).dtype;
+    const auto dtype = options.loaded_dtype(name, stored);
+    const auto slice = options.slice_of(name);
+    if (!slice && dtype == stored) continue;  // it lies in the file's own mapping
+    const auto shape = checkpoint.shape(name, slice);
     const auto bytes = static_cast<size_t>(c10::multiply_integers(shape)) * c10::elementSize(dtype);
     if (bytes > 0) blocks.emplace(name, Block{parameter.value(), blocks.size(), bytes, shape, dtype});
   }
@@ -64,7 +40,7 @@ std::shared_ptr<SharedWeights> SharedWeights::of(const Model& model, const Check
   auto blocks = blocks_of(model, checkpoint, options);
   if (blocks.empty()) return nullptr;
   std::vector<size_t> bytes(blocks.size());
-  auto key = text_of(model.class_name(), "/", mesh.index("tp"), "/", mesh.size("tp"), "/", identity_of(checkpoint));
+  auto key = text_of(model.class_name(), "/", mesh.index("tp"), "/", mesh.size("tp"), "/", checkpoint.files_identity());
   for (const auto& [name, block] : blocks) {
     bytes[block.index] = block.bytes;
     key += text_of(static_cast<int>(block.dtype), ":", block.bytes, ",");

@@ -26,7 +26,7 @@ class SharedWeights {
   using Names = std::set<std::string>;
 
   /// Null where there is nothing to share: one rank, a GPU, weights sharded over the ranks, no shared memory.
-  /// `options` are those that the model is about to be read with. Throws: CommError.
+  /// `options` are those that the model is about to be read with. Throws: CheckpointError, CommError.
   static std::shared_ptr<SharedWeights> of(const Model& model, const Checkpoint& checkpoint,
                                            const LoadOptions& options);
 

@@ -73,15 +73,11 @@ void check_classes(const std::filesystem::path& folder, const FluxPipelineOption
   const auto index = ConfigFile::open(folder / "model_index.json");
   check<ConfigError>(index.class_name() == "FluxPipeline", index.origin(), " is of a '", index.class_name(),
                      "', and this is FluxPipeline. Give the folder of a FLUX model.");
-  const std::set<std::string> brought = parts_brought_along(options);
-  for (const auto& [part, classes] : flux_part_classes()) {
-    if (brought.contains(part)) continue;
-    const auto component = index.component(part);
-    const auto name = component ? component->second : std::string("nothing");
-    check<ConfigError>(std::find(classes.begin(), classes.end(), name) != classes.end(), index.origin(), " has ", name,
-                       " for its ", part, ", and FluxPipeline takes ", joined(classes, " or "),
-                       ". Give the folder of a FLUX model, or bring this part along.");
-  }
+  const auto foreign = foreign_parts(index, parts_brought_along(options));
+  if (foreign.empty()) return;
+  const auto& part = foreign.front();
+  fail<ConfigError>(index.origin(), " has ", part.class_name, " for its ", part.name, ", and FluxPipeline takes ",
+                    joined(part.takes, " or "), ". Give the folder of a FLUX model, or bring this part along.");
 }
 
 // Parts without the variant are read from their plain files, which is said once.
@@ -125,19 +121,6 @@ std::string description(const FluxTransformerConfig& config, at::ScalarType dtyp
 }
 
 }  // namespace
-
-const std::map<std::string, std::vector<std::string>>& flux_part_classes() {
-  static const std::map<std::string, std::vector<std::string>> table = {
-      {"scheduler", {"FlowMatchEulerDiscreteScheduler"}},
-      {"text_encoder", {"CLIPTextModel"}},
-      {"text_encoder_2", {"T5EncoderModel"}},
-      {"tokenizer", {"CLIPTokenizer", "CLIPTokenizerFast"}},
-      {"tokenizer_2", {"T5Tokenizer", "T5TokenizerFast"}},
-      {"transformer", {"FluxTransformer2DModel"}},
-      {"vae", {"AutoencoderKL"}},
-  };
-  return table;
-}
 
 struct FluxPipeline::State {
   State(const std::filesystem::path& source, const FluxPipelineOptions& options, World& ranks)

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <pardiff/core/check.h>
+#include <pardiff/core/dtype_name.h>
 #include <pardiff/io/atomic_file.h>
 #include <pardiff/io/new_folder.h>
 
@@ -13,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "models/dtype_name.h"
 #include "pipelines/part_loading.h"
 
 namespace pardiff::flux {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,11 +34,15 @@ class Checkpoint {
   const std::filesystem::path& path() const;
   /// The files that are read, in the order of their names.
   std::vector<std::filesystem::path> files() const;
+  /// Of all files together (see SafetensorsFile::identity).
+  std::string files_identity() const;
   /// Sorted.
   std::vector<std::string> names() const;
   bool contains(const std::string& name) const;
   /// Throws: CheckpointError if no file has such a tensor, here and below.
   const TensorInfo& info(const std::string& name) const;
+  /// Of the whole tensor, or of a part of it. Throws: ShapeError, as `tensor`.
+  std::vector<int64_t> shape(const std::string& name, const std::optional<TensorSlice>& slice = std::nullopt) const;
   /// The file that holds the tensor.
   const std::filesystem::path& file_of(const std::string& name) const;
 

@@ -51,6 +51,9 @@ class SafetensorsFile {
   static SafetensorsFile open(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const;
+  /// Equal in all processes of one host that have the same content of the same file mapped, whatever has taken its name
+  /// since. Throws: CheckpointError.
+  std::string identity() const;
   /// In the order of their bytes.
   const std::vector<TensorInfo>& tensors() const;
   const std::map<std::string, std::string>& metadata() const;

@@ -39,6 +39,11 @@ struct LoadOptions {
   std::function<void(const at::Tensor& parameter)> on_loaded{};
   /// The parameters to fill, by name; empty: all of them.
   std::function<bool(const std::string& name)> only{};
+
+  /// The dtype that a parameter gets whose file has `stored`.
+  at::ScalarType loaded_dtype(const std::string& name, at::ScalarType stored) const;
+  /// What is taken of a parameter; nothing: all of it.
+  std::optional<TensorSlice> slice_of(const std::string& name) const;
 };
 
 /// Compares names and shapes of `source` with the parameters of `module`; no data is read.

@@ -9,26 +9,19 @@
 namespace pardiff {
 namespace {
 
-// Backends of the reference that are python packages or other hardware, and the one here that serves instead.
+// Families of the reference's backends that are python packages or other hardware, and the one here that serves
+// instead. A backend for which another one serves than for the rest of its family is there by its whole name.
 const std::map<std::string, std::string>& nearest_here() {
   static const std::map<std::string, std::string> names = {
       {"flash", "_native_flash"},
-      {"flash_hub", "_native_flash"},
-      {"flash_varlen", "_native_flash"},
-      {"flash_varlen_hub", "_native_flash"},
-      {"flash_4_hub", "_native_flash"},
       {"_flash_3", "_native_cudnn"},
       {"_flash_3_hub", "_native_cudnn"},
       {"_flash_varlen_3", "_native_cudnn"},
       {"_flash_3_varlen_hub", "_native_cudnn"},
       {"aiter", "_native_flash"},
-      {"aiter_fa2_hub", "_native_flash"},
       {"flex", "native"},
       {"xformers", "_native_efficient"},
       {"sage", "_native_cudnn"},
-      {"sage_hub", "_native_cudnn"},
-      {"sage_varlen", "_native_cudnn"},
-      {"sage_blackwell_hub", "_native_cudnn"},
       {"_native_math", "math"},
       {"npu", "native"},
       {"xla", "native"},

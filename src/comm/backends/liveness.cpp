@@ -16,6 +16,8 @@
 #include <thread>
 #include <utility>
 
+#include "core/descriptor.h"
+
 namespace pardiff::comm {
 namespace {
 
@@ -45,24 +47,6 @@ void copy_text(char (&room)[Room], const std::string& text) {
   std::memcpy(room, text.data(), size);
   std::memset(room + size, 0, Room - size);
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(int value = -1) : value_(value) {}
-  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(value_, other.value_);
-    return *this;
-  }
-  ~Descriptor() { reset(); }
-  void reset() {
-    if (value_ >= 0) close(std::exchange(value_, -1));
-  }
-  int get() const { return value_; }
-
- private:
-  int value_;
-};
 
 Descriptor descriptor_of_process(int pid) { return Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
 

@@ -1,6 +1,5 @@
 #include "comm/backends/shm_segment.h"
 
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <pardiff/core/check.h>
 #include <sys/mman.h>
@@ -14,6 +13,8 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+
+#include "comm/memory_file.h"
 
 namespace pardiff::comm {
 namespace {
@@ -53,48 +54,27 @@ void ByteRing::read(void* bytes, size_t count) {
 }
 
 std::unique_ptr<SharedMemory> SharedMemory::create(size_t size) {
-  const int descriptor = memfd_create("pardiff", MFD_CLOEXEC);
-  check<CommError>(descriptor >= 0, "no shared memory: ", std::strerror(errno), ". Use --comm gloo.");
-  std::unique_ptr<SharedMemory> memory;
-  if (ftruncate(descriptor, static_cast<off_t>(size)) == 0) {
-    memory.reset(new SharedMemory(descriptor, size));
-  } else {
-    const int error = errno;
-    close(descriptor);
-    fail<CommError>("no shared memory: ", std::strerror(error), ". Use --comm gloo.");
-  }
-  return memory;
+  return std::unique_ptr<SharedMemory>(new SharedMemory(make_memory_file("pardiff", size), size));
 }
 
 std::unique_ptr<SharedMemory> SharedMemory::open(int pid, int descriptor, size_t size) {
-  const std::string path = text_of("/proc/", pid, "/fd/", descriptor);
-  const int own = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  check<CommError>(own >= 0, "cannot open the shared memory of process ", pid, ": ", std::strerror(errno));
-  struct stat status = {};
-  if (fstat(own, &status) != 0 || static_cast<size_t>(status.st_size) != size) {
-    close(own);
-    fail<CommError>("the shared memory of process ", pid, " is not ", size, " bytes.");
-  }
-  return std::unique_ptr<SharedMemory>(new SharedMemory(own, size));
+  return std::unique_ptr<SharedMemory>(new SharedMemory(open_memory_file(pid, descriptor, size), size));
 }
 
-SharedMemory::SharedMemory(int descriptor, size_t size) : descriptor_(descriptor), size_(size) {
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (memory == MAP_FAILED) {
-    const int error = errno;
-    close(descriptor);
-    fail<CommError>("cannot map ", size, " bytes of shared memory: ", std::strerror(error), ". Use --comm gloo.");
-  }
+SharedMemory::SharedMemory(Descriptor file, size_t size) : file_(std::move(file)), size_(size) {
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+  check<CommError>(memory != MAP_FAILED, "cannot map ", size, " bytes of shared memory: ", std::strerror(errno));
   bytes_ = static_cast<std::byte*>(memory);
 }
 
-SharedMemory::~SharedMemory() {
-  munmap(bytes_, size_);
-  close(descriptor_);
-}
+SharedMemory::~SharedMemory() { munmap(bytes_, size_); }
 
 std::unique_ptr<ShmSegment> ShmSegment::create(int ranks) {
-  return std::unique_ptr<ShmSegment>(new ShmSegment(SharedMemory::create(bytes_of_segment(ranks)), ranks));
+  try {
+    return std::unique_ptr<ShmSegment>(new ShmSegment(SharedMemory::create(bytes_of_segment(ranks)), ranks));
+  } catch (const CommError& refusal) {
+    fail<CommError>(refusal.what(), ". Use --comm gloo.");
+  }
 }
 
 std::unique_ptr<ShmSegment> ShmSegment::open(int pid, int descriptor, int ranks) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "core/descriptor.h"
+
 namespace pardiff::comm {
 
 /// What wakes one rank: `rings` changes whenever another rank has written to it or read from it.
@@ -39,11 +41,10 @@ class ByteRing {
   alignas(64) std::byte bytes_[kCapacity];
 };
 
-/// Memory that processes of one host share: an anonymous file without a name anywhere, so that nothing is left behind
-/// however they end. Pages are taken when first written, and read as zeros before.
+/// A memory file that is mapped, and which others can open.
 class SharedMemory {
  public:
-  /// Throws: CommError when there is no memory.
+  /// Throws: CommError with the system's reason.
   static std::unique_ptr<SharedMemory> create(size_t size);
   /// Opens what another process of this host has created. Throws: CommError with the system's reason.
   static std::unique_ptr<SharedMemory> open(int pid, int descriptor, size_t size);
@@ -52,13 +53,13 @@ class SharedMemory {
   SharedMemory& operator=(const SharedMemory&) = delete;
 
   /// The file's descriptor in this process, for `open` of the others.
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return file_.get(); }
   std::byte* bytes() const { return bytes_; }
 
  private:
-  SharedMemory(int descriptor, size_t size);
+  SharedMemory(Descriptor file, size_t size);
 
-  int descriptor_;
+  Descriptor file_;
   size_t size_;
   std::byte* bytes_ = nullptr;
 };

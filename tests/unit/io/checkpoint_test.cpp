@@ -250,6 +250,18 @@ TEST(Checkpoint, OpensOneFileByItsOwnName) {
   EXPECT_TRUE(checkpoint.stray_files().empty());
 }
 
+// What has taken a file's name is another file; what is mapped stays what it is.
+TEST(Checkpoint, KnowsTheFilesThatItHasMapped) {
+  const TemporaryFolder folder;
+  save_checkpoint(folder.path(), kStem, five_tensors());
+  const auto before = Checkpoint::open(folder.path(), kStem);
+  const auto identity = before.files_identity();
+  EXPECT_EQ(Checkpoint::open(folder.path(), kStem).files_identity(), identity);
+  save_checkpoint(folder.path(), kStem, five_tensors());
+  EXPECT_EQ(before.files_identity(), identity);
+  EXPECT_NE(Checkpoint::open(folder.path(), kStem).files_identity(), identity);
+}
+
 at::Tensor narrowed(const at::Tensor& whole, const TensorSlice& slice) {
   std::vector<at::Tensor> parts;
   for (const auto& [begin, end] : slice.ranges) parts.push_back(whole.narrow(slice.dim, begin, end - begin));
@@ -271,9 +283,11 @@ TEST(Checkpoint, SlicesEqualNarrowAndCatAndAreCounted) {
     const auto expected = narrowed(whole, slice);
     EXPECT_TRUE(at::equal(part, expected)) << slice.dim << " " << ::testing::PrintToString(slice.ranges);
     EXPECT_TRUE(part.is_contiguous());
+    EXPECT_EQ(checkpoint.shape("w", slice), expected.sizes().vec());
     copied += static_cast<int64_t>(expected.nbytes());
     EXPECT_EQ(checkpoint.bytes_copied(), copied);
   }
+  EXPECT_EQ(checkpoint.shape("w"), whole.sizes().vec());
   const Checkpoint copy = checkpoint;
   copy.tensor("w", {0, {{0, 1}}});
   EXPECT_EQ(checkpoint.bytes_copied(), copied + 60);
@@ -298,6 +312,7 @@ TEST(Checkpoint, ASliceOutsideTheTensorIsRefused) {
                   }),
                   {"[3, 5)", "dimension 0", "'w'", "[4, 3]", "diffusion_pytorch_model"});
   expect_mentions(refusal<ShapeError>([&] { checkpoint.tensor("w", {1, {{-1, 2}}}); }), {"[-1, 2)"});
+  expect_mentions(refusal<ShapeError>([&] { checkpoint.shape("w", TensorSlice{1, {{-1, 2}}}); }), {"[-1, 2)"});
   expect_mentions(refusal<ShapeError>([&] { checkpoint.tensor("w", {1, {{2, 1}}}); }), {"[2, 1)"});
   expect_mentions(refusal<ShapeError>([&] { checkpoint.tensor("w", {2, {{0, 1}}}); }), {"dimension 2"});
   expect_mentions(refusal<ShapeError>([&] { checkpoint.tensor("w", {-1, {{0, 1}}}); }), {"dimension -1"});

@@ -1,4 +1,4 @@
-#include "models/dtype_name.h"
+#include <pardiff/core/dtype_name.h>
 
 namespace pardiff {
 

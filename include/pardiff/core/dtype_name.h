@@ -5,7 +5,7 @@
 
 namespace pardiff {
 
-/// As configs of transformers have it: "bfloat16".
+/// As flags and configs of transformers have it: "bfloat16". What neither knows has the engine's name: "Long".
 std::string dtype_name(at::ScalarType dtype);
 
 }  // namespace pardiff
