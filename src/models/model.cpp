@@ -26,16 +26,13 @@ void check_ulysses_heads(const Model& model, const ContextParallelConfig& config
 
 }  // namespace
 
-ParallelConfig with_fsdp_in_ring(const ParallelConfig& config) {
-  const bool has_mesh = (config.context_parallel_config && config.context_parallel_config->mesh) ||
-                        (config.tensor_parallel_config && config.tensor_parallel_config->mesh);
-  check<ConfigError>(config.cfg_degree == 1 && !has_mesh,
-                     "the ranks of fsdp_degree cannot share a picture where cfg_degree is 2 or the mesh is your own. "
-                     "Leave these out, or give as many pictures as there are dp and fsdp groups.");
+ParallelConfig with_fsdp_in_ring(const ParallelConfig& config, const Mesh& mesh) {
   auto folded = config;
   auto context = config.context_parallel_config.value_or(ContextParallelConfig{});
-  context.ring_degree = context.ring() * config.fsdp_degree;
+  context.mesh = mesh.folded("fsdp", "ring").with_axis("ulysses");
+  context.ring_degree = context.mesh->size("ring");
   folded.context_parallel_config = context;
+  if (folded.tensor_parallel_config) folded.tensor_parallel_config->mesh = context.mesh;
   folded.fsdp_degree = 1;
   return folded;
 }
@@ -138,7 +135,7 @@ void Model::fold_fsdp_into_ring(bool folded) {
   if (!parallelism_ || folded == (unfolded_ != nullptr)) return;
   auto next = unfolded_;
   if (folded) {
-    const auto config = with_fsdp_in_ring(parallelism_->config);
+    const auto config = with_fsdp_in_ring(parallelism_->config, parallelism_->mesh);
     auto& world = *parallelism_->world;
     next = std::make_shared<const Parallelism>(Parallelism{config, config.mesh(world.rank(), world.size()), &world});
   }

@@ -41,10 +41,6 @@ void check_batch(const FluxPipelineInputs& inputs, const ParallelConfig& config)
                      pictures == 1 ? "is 1 picture" : text_of("are ", pictures, " pictures"),
                      " to share out. Give more prompts (--prompt, --num-images), or let the ranks share a picture's "
                      "tokens instead: --ulysses-degree (ulysses_degree).");
-  check<ConfigError>(!needs_folding(config, pictures) || config.cfg_degree == 1, "dp_degree ", config.dp_degree,
-                     " times fsdp_degree ", config.fsdp_degree, " groups are to share out ", pictures,
-                     " pictures, and with cfg_degree 2 no two groups can share one. Give more prompts (--prompt, "
-                     "--num-images), or use --ulysses-degree (ulysses_degree) in the place of --fsdp-degree.");
   check<ConfigError>(config.cfg_degree == 1 || uses_true_cfg(inputs), "cfg_degree is ", config.cfg_degree,
                      ", and a step has one pass: true guidance is off. Give --negative-prompt and a --true-cfg-scale "
                      "above 1 (negative_prompt, true_cfg_scale), or leave --cfg-degree out.");

@@ -75,7 +75,8 @@ FluxTransformer2DModel blank_transformer(const Work& work) {
 }
 
 ParallelConfig as_run(const Work& work, const ParallelConfig& config) {
-  return flux::needs_folding(config, work.pictures) ? with_fsdp_in_ring(config) : config;
+  if (!flux::needs_folding(config, work.pictures)) return config;
+  return with_fsdp_in_ring(config, config.mesh(0, config.ranks()));
 }
 
 std::string why_refused(const Work& work, FluxTransformer2DModelImpl& blank, const ParallelConfig& config, int ranks,

@@ -15,7 +15,6 @@ std::string why_refused(const Work& work, FluxTransformer2DModelImpl& blank, con
                         Profile profile);
 
 /// The layout that a call of so few pictures runs: fsdp ranks without a picture of their own join the ring.
-/// Throws: ConfigError as with_fsdp_in_ring.
 ParallelConfig as_run(const Work& work, const ParallelConfig& config);
 
 /// As the public ones, of a layout that was checked and with a transformer that is at hand.

@@ -23,9 +23,8 @@ struct WeightBytes {
   int64_t peak = 0;
 };
 
-/// The layout of a batch of too few pictures: the fsdp ranks are further ring ranks.
-/// Throws: ConfigError if cfg_degree is 2 or the mesh is the caller's.
-ParallelConfig with_fsdp_in_ring(const ParallelConfig& config);
+/// The layout of a batch of too few pictures: the fsdp ranks of its mesh are further ring ranks.
+ParallelConfig with_fsdp_in_ring(const ParallelConfig& config, const Mesh& mesh);
 
 /// A network with the checkpoint's parameter names, a context plan and a tensor plan.
 class Model : public torch::nn::Module {
@@ -85,7 +84,7 @@ class Model : public torch::nn::Module {
   void disable_parallelism();
   /// With `folded` the fsdp ranks of a parallel model become further ring ranks, on which a batch of few pictures is
   /// computed; without, what they were. The weights stay as they are sharded. Collective: every rank of the world.
-  /// Throws: ConfigError if cfg_degree is 2, the mesh is the caller's, or the attention backend cannot do the mode.
+  /// Throws: ConfigError if the attention backend cannot do the mode.
   void fold_fsdp_into_ring(bool folded);
   bool is_parallel() const { return parallelism_ != nullptr; }
   /// Null unless it is parallel, as are the mesh of the degrees, seen from this rank, and the world of its ranks.

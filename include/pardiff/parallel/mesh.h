@@ -5,7 +5,8 @@
 
 namespace pardiff {
 
-/// Named axes over ranks, row-major, outermost first: index arithmetic, no communication.
+/// Named axes over ranks, row-major, outermost first: index arithmetic, no communication. A rank's index along folded
+/// axes counts through them in the same way, so their ranks need not be neighbours.
 class Mesh {
  public:
   using Axes = std::vector<std::pair<std::string, int>>;
@@ -16,7 +17,8 @@ class Mesh {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  const Axes& axes() const { return axes_; }
+  /// Folded axes are one.
+  Axes axes() const;
   bool has(const std::string& axis) const;
   /// Ranks along an axis; 1 if there is no such axis.
   int size(const std::string& axis) const;
@@ -26,16 +28,21 @@ class Mesh {
   std::vector<int> ranks_along(const std::vector<std::string>& axes) const;
   /// The same, seen from any rank.
   std::vector<int> ranks_along(const std::vector<std::string>& axes, int rank) const;
+  /// The same ranks, with those along `axis` along `into` instead, which may be new.
+  Mesh folded(const std::string& axis, const std::string& into) const;
+  /// The same with an axis of one rank, unless there is one of that name.
+  Mesh with_axis(const std::string& axis) const;
   /// "dp=2, ring=1, ulysses=4"
   std::string to_string() const;
 
   bool operator==(const Mesh&) const = default;
 
  private:
+  // Along each of axes().
   std::vector<int> coordinates(int rank) const;
 
   int rank_, size_;
-  Axes axes_;
+  Axes digits_;  // of a rank's number; those of folded axes have one name
 };
 
 }  // namespace pardiff

@@ -6,6 +6,7 @@
 #include <pardiff/pipelines/flux_pipeline.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "support/failure.h"
 #include "support/golden.h"
@@ -132,6 +133,35 @@ TEST(FoldedGroups, ShareThePictureThatIsAlone) {
   }
 }
 
+// Their ranks are not neighbours of the ring's then.
+TEST(FoldedGroups, ShareItBesideTwoPassesAndOnAMeshOfOnesOwn) {
+  auto guided = first_of(small());
+  guided.negative_prompt = "a blue square";
+  guided.true_cfg_scale = 2;
+  World alone({.device = "cpu"});
+  auto one_rank = FluxPipeline::from_pretrained(model_path("flux-shapes"), alone, {.dtype = at::kFloat});
+  const auto one = one_rank.generate(guided).image;
+  const auto expect_one = [&](int ranks, const std::function<ParallelConfig(int)>& config_of) {
+    on_threads(ranks, [&](World& world) {
+      auto pipeline = FluxPipeline::from_pretrained(model_path("flux-shapes"), world,
+                                                    {.dtype = at::kFloat, .parallel_config = config_of(world.rank())});
+      const auto output = pipeline.generate(guided);
+      EXPECT_TRUE(output.communication.contains("send"));
+      if (world.rank() == 0) EXPECT_LE(absolute_error(output.image, one), 1e-5);
+    });
+  };
+  expect_one(4, [](int) { return ParallelConfig{.cfg_degree = 2, .fsdp_degree = 2}; });
+  expect_one(4, [](int rank) {
+    const Mesh mesh(rank, 4, {{"ring", 2}, {"ulysses", 1}, {"fsdp", 2}});
+    return ParallelConfig{.context_parallel_config = ContextParallelConfig{.ring_degree = 2, .mesh = mesh},
+                          .fsdp_degree = 2};
+  });
+  expect_one(4, [](int rank) {
+    const Mesh mesh(rank, 4, {{"tp", 2}, {"fsdp", 2}});
+    return ParallelConfig{.tensor_parallel_config = TensorParallelConfig{.mesh = mesh}, .fsdp_degree = 2};
+  });
+}
+
 TEST(FoldedGroups, KeepTheRulesOfTheLongerRing) {
   on_threads(2, [](World& world) {
     auto pipeline = FluxPipeline::from_pretrained(
@@ -150,7 +180,6 @@ TEST(FoldedGroups, NeedAPictureForEachDpGroup) {
     expect_failure<ConfigError>([&] { FluxPipeline::check_layout(one, config); }, words);
   };
   refusal({.dp_degree = 2, .fsdp_degree = 2}, {"dp_degree is 2", "1 picture ", "--ulysses-degree"});
-  refusal({.cfg_degree = 2, .fsdp_degree = 2}, {"fsdp_degree 2", "1 picture", "cfg_degree 2", "--ulysses-degree"});
 }
 
 TEST(ShardedWeights, ComeBackWhole) {

@@ -44,6 +44,32 @@ TEST(Mesh, FurtherAxesKeepGroupsApart) {
   EXPECT_EQ(mesh.to_string(), "dp=2, ring=2, fsdp=2, ulysses=2");
 }
 
+TEST(Mesh, FoldedAxesCountThroughBoth) {
+  const Mesh mesh(5, 8, {{"fsdp", 2}, {"cfg", 2}, {"ring", 2}});
+  const auto folded = mesh.folded("fsdp", "ring");
+  EXPECT_EQ(folded.to_string(), "ring=4, cfg=2");
+  EXPECT_EQ(folded.index("ring"), 3);
+  EXPECT_EQ(folded.index("cfg"), 0);
+  EXPECT_EQ(folded.ranks_along({"ring"}), (Ranks{0, 1, 4, 5}));
+  EXPECT_EQ(folded.ranks_along({"cfg"}), (Ranks{5, 7}));
+  EXPECT_FALSE(folded.has("fsdp"));
+  EXPECT_EQ(mesh.folded("fsdp", "elsewhere").ranks_along({"elsewhere"}), mesh.ranks_along({"fsdp"}));
+}
+
+// The documentation's mesh: an inner axis folded into an outer one.
+TEST(Mesh, RanksAreInTheOrderOfTheirIndices) {
+  const Mesh mesh(0, 8, {{"ring", 2}, {"ulysses", 2}, {"fsdp", 2}});
+  const auto folded = mesh.folded("fsdp", "ring");
+  EXPECT_EQ(folded.ranks_along({"ring"}), (Ranks{0, 1, 4, 5}));
+  EXPECT_EQ(folded.ranks_along({"ring", "ulysses"}), (Ranks{0, 2, 1, 3, 4, 6, 5, 7}));
+}
+
+TEST(Mesh, AnAxisOfOneRankCanBeAdded) {
+  const Mesh mesh(1, 2, {{"ring", 2}});
+  EXPECT_EQ(mesh.with_axis("ulysses").to_string(), "ring=2, ulysses=1");
+  EXPECT_EQ(mesh.with_axis("ring"), mesh);
+}
+
 TEST(Mesh, HasAMessageForEveryRule) {
   expect_failure<ConfigError>([] { Mesh(0, 2, {{"", 2}}); }, {"no name"});
   expect_failure<ConfigError>([] { Mesh(0, 4, {{"a", 2}, {"a", 2}}); }, {"'a' occurs twice"});
