@@ -24,7 +24,8 @@ struct KernelInputs {
 /// What a kernel returns.
 struct KernelOutput {
   at::Tensor out;  // [B, Sq, H, D] in query's dtype (see is_part); a row without any key is zero
-  at::Tensor lse;  // [B, Sq, H], natural log, float32 (float64 for float64); -inf for a row without any key
+  /// [B, Sq, H], natural log, at least float32 (float64 for float64); -inf for a row without any key.
+  at::Tensor lse;
 };
 
 struct KernelGradients {
@@ -53,6 +54,9 @@ class AttentionBackend {
   virtual std::string why_not(const KernelNeeds& needs) const = 0;
 
   virtual KernelOutput forward(const KernelInputs& inputs) const = 0;
+  /// The result over `inputs.key` and over the keys that `seen` has the result of. `seen.out` is in the dtype to merge
+  /// in and may be written to; `seen.lse` is float64. So are those returned.
+  virtual KernelOutput forward_onto(KernelOutput seen, const KernelInputs& inputs) const;
   /// The gradient of the share that `inputs.key` has in a softmax whose final result over all keys is `final`. Rows
   /// without any key have a large positive LSE in `final`, which makes their probabilities zero.
   virtual KernelGradients backward(const at::Tensor& grad_out, const KernelInputs& inputs,

@@ -56,10 +56,13 @@ struct View {
 
 struct Problem {
   View query, key, value, out;
-  float* lse;   // [B, Sq, H]
+  double* lse;  // [B, Sq, H]; holds what was seen before, if anything was
   float* keys;  // [B, H, D, Skv]: the keys turned
   int64_t heads, queries, length, dim;
   float scale;
+  bool is_onto;  // out and lse hold the result over other keys
+
+  double& lse_of(int64_t b, int64_t row, int64_t h) const { return lse[(b * queries + row) * heads + h]; }
 };
 
 // The keys of one head, turned so that they can be the right side of a product.
@@ -78,6 +81,15 @@ void turn_keys(const Problem& problem, int64_t b, int64_t h) {
 // What a block of queries has seen so far.
 struct Seen {
   float maximum[kQueries], sum[kQueries];
+
+  // A result is a block of keys whose probabilities have been divided by their sum.
+  void take_up(const Problem& problem, int64_t b, int64_t h, int64_t first, int64_t rows) {
+    for (int64_t row = 0; row < rows; ++row) {
+      const double lse = problem.lse_of(b, first + row, h);
+      maximum[row] = static_cast<float>(lse);
+      sum[row] = std::isinf(lse) ? 0.0F : static_cast<float>(std::exp(lse - maximum[row]));
+    }
+  }
 };
 
 // Scores become probabilities relative to the largest score so far; what was summed before follows.
@@ -103,17 +115,19 @@ void attend(const Problem& problem, int64_t b, int64_t h, int64_t first, float* 
   const float* turned = problem.keys + (b * problem.heads + h) * dim * problem.length;
   float* out = problem.out.at(b, first, h);
   Seen seen;
+  if (problem.is_onto) seen.take_up(problem, b, h, first, rows);
   for (int64_t start = 0; start < problem.length; start += kKeys) {
     const int64_t keys = std::min(kKeys, problem.length - start);
+    const bool is_first = start == 0 && !problem.is_onto;
     product(rows, keys, dim, problem.query.at(b, first, h), problem.query.token, turned + start, problem.length, scores,
             kKeys, false);
-    soften(problem, seen, scores, rows, keys, out, start == 0);
+    soften(problem, seen, scores, rows, keys, out, is_first);
     product(rows, dim, keys, scores, kKeys, problem.value.at(b, start, h), problem.value.token, out, problem.out.token,
-            start > 0);
+            !is_first);
   }
   for (int64_t row = 0; row < rows; ++row) {
     multiply(out + row * problem.out.token, 1.0F / seen.sum[row], dim);
-    problem.lse[(b * problem.queries + first + row) * problem.heads + h] = seen.maximum[row] + std::log(seen.sum[row]);
+    problem.lse_of(b, first + row, h) = seen.maximum[row] + std::log(static_cast<double>(seen.sum[row]));
   }
 }
 
@@ -121,31 +135,23 @@ bool is_float_on_cpu(const at::Tensor& x) {
   return x.is_cpu() && x.scalar_type() == at::kFloat && x.layout() == at::kStrided;
 }
 
-}  // namespace
-
-bool takes(const KernelInputs& inputs) {
-  const auto fits = [](const at::Tensor& x) { return is_float_on_cpu(x) && (x.stride(3) == 1 || x.size(3) == 1); };
-  return inputs.key.size(1) >= kLong && !inputs.mask.defined() && !inputs.is_causal && inputs.scale > 0 &&
-         fits(inputs.query) && fits(inputs.key) && fits(inputs.value) && has_products();
-}
-
-KernelOutput forward(const KernelInputs& inputs) {
+// Into `output`, or onto what it holds.
+void run(const KernelInputs& inputs, const KernelOutput& output, bool is_onto) {
   const int64_t batch = inputs.query.size(0), queries = inputs.query.size(1), heads = inputs.query.size(2),
                 dim = inputs.query.size(3), length = inputs.key.size(1);
-  KernelOutput output{at::empty(inputs.query.sizes(), inputs.query.options()),
-                      at::empty({batch, queries, heads}, inputs.query.options())};
   const auto turned = at::empty({batch, heads, dim, length}, inputs.key.options());
   const Problem problem{View(inputs.query),
                         View(inputs.key),
                         View(inputs.value),
                         View(output.out),
-                        output.lse.mutable_data_ptr<float>(),
+                        output.lse.mutable_data_ptr<double>(),
                         turned.mutable_data_ptr<float>(),
                         heads,
                         queries,
                         length,
                         dim,
-                        static_cast<float>(inputs.scale)};
+                        static_cast<float>(inputs.scale),
+                        is_onto};
   at::parallel_for(0, batch * heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) turn_keys(problem, i / heads, i % heads);
   });
@@ -156,7 +162,32 @@ KernelOutput forward(const KernelInputs& inputs) {
       attend(problem, i / blocks / heads, i / blocks % heads, i % blocks * kQueries, scores.data());
     }
   });
+}
+
+}  // namespace
+
+bool takes(const KernelInputs& inputs) {
+  const auto fits = [](const at::Tensor& x) { return is_float_on_cpu(x) && (x.stride(3) == 1 || x.size(3) == 1); };
+  return inputs.key.size(1) >= kLong && !inputs.mask.defined() && !inputs.is_causal && inputs.scale > 0 &&
+         fits(inputs.query) && fits(inputs.key) && fits(inputs.value) && has_products();
+}
+
+bool takes_onto(const KernelOutput& seen, const KernelInputs& inputs) {
+  return takes(inputs) && is_float_on_cpu(seen.out) && seen.out.stride(3) == 1 && seen.lse.is_contiguous();
+}
+
+KernelOutput forward(const KernelInputs& inputs) {
+  const auto sizes = inputs.query.sizes();
+  KernelOutput output{at::empty(sizes, inputs.query.options()),
+                      at::empty(sizes.slice(0, 3), inputs.query.options().dtype(at::kDouble))};
+  run(inputs, output, /*is_onto=*/false);
+  if (!inputs.is_part) output.lse = output.lse.to(at::kFloat);
   return output;
+}
+
+KernelOutput forward_onto(KernelOutput seen, const KernelInputs& inputs) {
+  run(inputs, seen, /*is_onto=*/true);
+  return seen;
 }
 
 }  // namespace pardiff::flash_cpu

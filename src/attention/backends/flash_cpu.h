@@ -10,7 +10,12 @@ namespace pardiff::flash_cpu {
 bool takes(const KernelInputs& inputs);
 
 /// Dao et al. 2022, arXiv 2205.14135: blocks of keys with a running maximum and sum. Every row of the result is
-/// computed by one thread in one order, whatever the number of threads.
+/// computed by one thread in one order, whatever the number of threads. The LSE of a part is float64.
 KernelOutput forward(const KernelInputs& inputs);
+
+/// Whether `forward_onto` takes these.
+bool takes_onto(const KernelOutput& seen, const KernelInputs& inputs);
+/// AttentionBackend::forward_onto, in place.
+KernelOutput forward_onto(KernelOutput seen, const KernelInputs& inputs);
 
 }  // namespace pardiff::flash_cpu

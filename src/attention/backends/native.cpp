@@ -1,6 +1,8 @@
 #include <ATen/ATen.h>
 #include <pardiff/core/check.h>
 
+#include <utility>
+
 #include "attention/backends/backends.h"
 #include "attention/backends/flash_cpu.h"
 
@@ -30,6 +32,14 @@ class NativeAttention : public AttentionBackend {
     KernelOutput output{heads_first(out), heads_first(lse)};
     if (inputs.mask.defined()) clear_dead_rows(output, inputs.mask);
     return output;
+  }
+
+  // The kernel of ours goes on where it ended with the keys before, as though these had come with them.
+  KernelOutput forward_onto(KernelOutput seen, const KernelInputs& given) const override {
+    if (given.query.is_cuda()) return AttentionBackend::forward_onto(std::move(seen), given);
+    const auto inputs = given.is_part ? widened(given) : given;
+    if (!flash_cpu::takes_onto(seen, inputs)) return AttentionBackend::forward_onto(std::move(seen), inputs);
+    return flash_cpu::forward_onto(std::move(seen), inputs);
   }
 
   KernelGradients backward(const at::Tensor& grad_out, const KernelInputs& inputs,

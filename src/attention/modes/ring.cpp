@@ -137,38 +137,28 @@ class Merged {
  public:
   Merged(const Call& call, const at::Tensor& query) : call_(call), query_(query) {}
 
-  void add(KernelOutput part) {
-    const auto dtype = accumulator_dtype(call_, query_.scalar_type());
-    lse_dtype_ = part.lse.scalar_type();
-    if (call_.ring.size() > 1)
-      part.lse = part.lse.to(at::kDouble);  // one number a row: cheap, and it scales whole rows
-    if (!sum_.out.defined()) {
-      sum_ = std::move(part);
-      if (call_.ring.size() > 1) sum_.out = sum_.out.to(dtype);
+  void add(const KernelInputs& inputs) {
+    if (sum_.out.defined()) {
+      sum_ = call_.backend->forward_onto(std::move(sum_), inputs);
       return;
     }
-    const auto lse = at::logaddexp(sum_.lse, part.lse);
-    sum_.out = sum_.out * weight(sum_.lse, lse, dtype) + part.out.to(dtype) * weight(part.lse, lse, dtype);
-    sum_.lse = lse;
+    sum_ = call_.backend->forward(inputs);
+    if (call_.ring.size() == 1) return;
+    sum_.out = sum_.out.to(accumulator_dtype(call_, query_.scalar_type()));
+    sum_.lse = sum_.lse.to(at::kDouble);  // one number a row: cheap, and it scales whole rows
   }
 
   KernelOutput result() const {
-    if (sum_.out.defined()) return {sum_.out.to(query_.scalar_type()), sum_.lse.to(lse_dtype_)};
-    const auto dtype = at::promote_types(query_.scalar_type(), at::kFloat);
+    const auto lse_dtype = at::promote_types(query_.scalar_type(), at::kFloat);
+    if (sum_.out.defined()) return {sum_.out.to(query_.scalar_type()), sum_.lse.to(lse_dtype)};
     const auto sizes = query_.sizes();
-    return {at::zeros(sizes, query_.options()), at::full(sizes.slice(0, 3), kNoKey, query_.options().dtype(dtype))};
+    return {at::zeros(sizes, query_.options()), at::full(sizes.slice(0, 3), kNoKey, query_.options().dtype(lse_dtype))};
   }
 
  private:
-  // Two rows without keys have no weight: -inf - -inf would be NaN.
-  static at::Tensor weight(const at::Tensor& part, const at::Tensor& whole, at::ScalarType dtype) {
-    return (part - whole).exp().masked_fill(whole == kNoKey, 0).unsqueeze(-1).to(dtype);
-  }
-
   const Call& call_;
   at::Tensor query_;
   KernelOutput sum_;
-  at::ScalarType lse_dtype_ = at::kFloat;
 };
 
 bool has_work(const at::Tensor& query, const at::Tensor& key) { return query.numel() > 0 && key.numel() > 0; }
@@ -184,7 +174,7 @@ KernelOutput ring_forward(const Call& call, const at::Tensor& query, const at::T
     const int block = blocks.rank_of(t);
     if (!has_work(query, key_value.key) || !masks.sees(block)) continue;
     const TracedSpan span("attention", "block", block);
-    merged.add(call.backend->forward(kernel_inputs(call, masks, block, query, key_value)));
+    merged.add(kernel_inputs(call, masks, block, query, key_value));
   }
   return merged.result();
 }

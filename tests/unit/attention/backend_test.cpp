@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "support/failure.h"
 #include "support/golden.h"
@@ -67,6 +68,32 @@ TEST_P(CpuBackend, TakesManyBlocksAndViews) {
                                0.7};
       expect_plain(backend(), given);
     }
+  }
+}
+
+// Keys in three stretches, the first row blind to the first of them.
+TEST_P(CpuBackend, GoesOnWithMoreKeys) {
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    const auto whole = inputs(dtype, 150, 1500);
+    const auto stretch = [&](int64_t start, int64_t length) {
+      auto part = whole;
+      part.key = whole.key.narrow(1, start, length);
+      part.value = whole.value.narrow(1, start, length);
+      part.is_part = true;
+      return part;
+    };
+    auto seen = backend().forward(stretch(0, 300));
+    seen.lse = seen.lse.to(at::kDouble);
+    seen.out.narrow(1, 0, 1).zero_();
+    seen.lse.narrow(1, 0, 1).fill_(-kInfinity);
+    seen = backend().forward_onto(std::move(seen), stretch(300, 1000));
+    seen = backend().forward_onto(std::move(seen), stretch(1300, 200));
+    auto hidden = at::zeros({1, 1, 150, 1500}, whole.query.options());
+    hidden.select(2, 0).narrow(-1, 0, 300).fill_(-kInfinity);
+    EXPECT_EQ(seen.lse.scalar_type(), at::kDouble);
+    EXPECT_LE(relative_error(seen.out, plain_attention(whole.query, whole.key, whole.value, hidden, false, 0.3)),
+              tolerance(dtype));
+    EXPECT_LE(relative_error(seen.lse, plain_lse(whole.query, whole.key, hidden, false, 0.3)), tolerance(dtype));
   }
 }
 
