@@ -43,11 +43,13 @@ std::vector<TravelGroup> travel_group(const Call& call, const at::Tensor& like_q
   return {{{{like_query, &call.query_heads}}, call.ulysses_rows(call.query_spans)}};
 }
 
-Forward run_forward(const Call& call, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
-  const auto exchanged = attention::heads_to_tokens(travel_groups(call, query, key, value), call.ulysses);
+Forward run_forward(const Call& call, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                    const Meanwhile& meanwhile = {}) {
+  const auto exchanged =
+      attention::heads_to_tokens(travel_groups(call, query, key, value), call.ulysses, meanwhile.on_exchange);
   Forward done{exchanged[0], exchanged[1], exchanged[2], {}, {}};
   done.kernel = attention::ring_forward(call, done.query, done.key, done.value);
-  done.out = attention::tokens_to_heads(travel_group(call, done.kernel.out), call.ulysses)[0];
+  done.out = attention::tokens_to_heads(travel_group(call, done.kernel.out), call.ulysses, meanwhile.on_return)[0];
   return done;
 }
 
@@ -79,6 +81,8 @@ AttentionImpl::AttentionImpl() : backend_(&attention_backend("native")) {}
 
 void AttentionImpl::set_backend(const std::string& name) { backend_ = &attention_backend(name); }
 
+bool AttentionImpl::exchanges_heads() const { return sharing_ && sharing_->ulysses.size() > 1; }
+
 std::string AttentionImpl::backend() const { return backend_->name(); }
 
 at::Tensor AttentionImpl::forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -89,7 +93,10 @@ at::Tensor AttentionImpl::forward(const at::Tensor& query, const at::Tensor& key
       at::GradMode::is_enabled() && (query.requires_grad() || key.requires_grad() || value.requires_grad());
   const auto plain_query = with_plain_rows(query), plain_key = with_plain_rows(key),
              plain_value = with_plain_rows(value);
-  if (!needs_gradient) return run_forward(*call, plain_query, plain_key, plain_value).out;
+  if (!needs_gradient) return run_forward(*call, plain_query, plain_key, plain_value, options.meanwhile).out;
+  check<ConfigError>(!options.meanwhile.on_exchange && !options.meanwhile.on_return,
+                     "attention has work for its exchanges (meanwhile) and is to be differentiated. Do the work "
+                     "beforehand where gradients are recorded.");
   return SharedAttention::apply(plain_query, plain_key, plain_value, call);
 }
 

@@ -1,6 +1,7 @@
 #include "models/flux_blocks.h"
 
 #include <ATen/ATen.h>
+#include <pardiff/core/trace.h>
 #include <pardiff/nn/activation.h>
 
 namespace pardiff::flux {
@@ -73,11 +74,13 @@ SingleAttentionImpl::SingleAttentionImpl(const FluxTransformerConfig& config, co
       to_v_(register_module("to_v", linear(config.inner_dim(), config.inner_dim(), parameters))),
       attention_(register_module("attention", Attention())) {}
 
-at::Tensor SingleAttentionImpl::forward(const at::Tensor& x, const Call& call) {
+at::Tensor SingleAttentionImpl::forward(const at::Tensor& x, const Call& call, const Meanwhile& meanwhile) {
   const auto query = nn::norm_and_rotate(norm_q_, as_heads(to_q_->forward(x), head_dim_), call.rotary);
   const auto key = nn::norm_and_rotate(norm_k_, as_heads(to_k_->forward(x), head_dim_), call.rotary);
   const auto value = as_heads(to_v_->forward(x), head_dim_);
-  return attention_->forward(query, key, value, {.query_layout = call.tokens, .key_layout = call.tokens}).flatten(2);
+  return attention_
+      ->forward(query, key, value, {.query_layout = call.tokens, .key_layout = call.tokens, .meanwhile = meanwhile})
+      .flatten(2);
 }
 
 DoubleBlockImpl::DoubleBlockImpl(const FluxTransformerConfig& config, const nn::ParameterOptions& parameters)
@@ -113,11 +116,33 @@ SingleBlockImpl::SingleBlockImpl(const FluxTransformerConfig& config, const nn::
       proj_mlp_(register_module("proj_mlp", linear(config.inner_dim(), 4 * config.inner_dim(), parameters))),
       proj_out_(register_module("proj_out", linear(5 * config.inner_dim(), config.inner_dim(), parameters))) {}
 
+// [attention | activated MLP], the MLP while the attention's messages travel: three quarters of it while query, key and
+// value do, the rest while the result does. Which outputs a product has does not change how each is summed up.
+at::Tensor SingleBlockImpl::behind_exchanges(const at::Tensor& normed, const Call& call) {
+  const int64_t width = attn_->width(), outputs = proj_mlp_->weight.size(0), first = outputs / 4 * 3;
+  at::Tensor mlp, both;
+  const auto attended =
+      attn_->forward(normed, call,
+                     {.on_exchange =
+                          [&] {
+                            const TracedSpan span("hidden", "mlp", 0);
+                            mlp = proj_mlp_->outputs(normed, 0, first);
+                          },
+                      .on_return =
+                          [&] {
+                            const TracedSpan span("hidden", "mlp", 1);
+                            both = nn::gelu_tanh_beside_room(width, {mlp, proj_mlp_->outputs(normed, first, outputs)});
+                          }});
+  both.narrow(-1, 0, width).copy_(attended);
+  return both;
+}
+
 // The modulation is shift, scale, gate.
 at::Tensor SingleBlockImpl::forward(const at::Tensor& x, const Chunks& mod, const Call& call) {
   const auto normed = nn::modulated_norm(x, mod[0], mod[1]);
-  const auto attended = attn_->forward(normed, call);
-  const auto both = nn::beside_gelu_tanh(attended, proj_mlp_->forward(normed));
+  const bool hides = attn_->exchanges_heads() && !at::GradMode::is_enabled() && proj_mlp_->edge().passes_through();
+  const auto both = hides ? behind_exchanges(normed, call)
+                          : nn::beside_gelu_tanh(attn_->forward(normed, call), proj_mlp_->forward(normed));
   return saturated(nn::gated_residual(x, mod[2], proj_out_->forward(both)));
 }
 

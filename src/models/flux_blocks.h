@@ -47,8 +47,11 @@ class SingleAttentionImpl : public torch::nn::Module {
  public:
   SingleAttentionImpl(const FluxTransformerConfig& config, const nn::ParameterOptions& parameters);
 
-  /// Shapes: [B, tokens, dim]; returns [B, tokens, width of the query projection].
-  at::Tensor forward(const at::Tensor& x, const Call& call);
+  /// Shapes: [B, tokens, dim]; returns [B, tokens, width].
+  at::Tensor forward(const at::Tensor& x, const Call& call, const Meanwhile& meanwhile = {});
+  /// Of this rank's query projection.
+  int64_t width() const { return to_q_->weight.size(0); }
+  bool exchanges_heads() const { return attention_->exchanges_heads(); }
 
  private:
   int64_t head_dim_;
@@ -86,6 +89,8 @@ class SingleBlockImpl : public torch::nn::Module {
   std::vector<nn::Modulation> modulation_layers() const { return {norm_}; }
 
  private:
+  at::Tensor behind_exchanges(const at::Tensor& normed, const Call& call);
+
   nn::Modulation norm_;
   SingleAttention attn_;
   nn::Linear proj_mlp_, proj_out_;

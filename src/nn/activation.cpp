@@ -37,19 +37,29 @@ at::Tensor gelu_new(at::Tensor x) {
 
 at::Tensor beside_gelu_tanh(const at::Tensor& attention, const at::Tensor& mlp) {
   if (at::GradMode::is_enabled()) return at::cat({attention, at::gelu(mlp, "tanh")}, -1);
-  auto shape = mlp.sizes().vec();
-  shape.back() += attention.size(-1);
-  auto both = at::empty(shape, mlp.options());
+  auto both = gelu_tanh_beside_room(attention.size(-1), {mlp});
   both.narrow(-1, 0, attention.size(-1)).copy_(attention);
-  auto right = both.narrow(-1, attention.size(-1), mlp.size(-1));
-  if (kernels::may_fuse(mlp, both)) {
-    const int64_t width = mlp.size(-1);
-    kernels::gelu_tanh(mlp.const_data_ptr<float>(), right.mutable_data_ptr<float>(), both.size(-1), mlp.numel() / width,
-                       width);
-  } else {
-    at::gelu_out(right, mlp, "tanh");
-  }
   return both;
+}
+
+at::Tensor gelu_tanh_beside_room(int64_t room, const std::vector<at::Tensor>& mlp) {
+  auto shape = mlp.front().sizes().vec();
+  shape.back() = room;
+  for (const auto& part : mlp) shape.back() += part.size(-1);
+  auto all = at::empty(shape, mlp.front().options());
+  int64_t column = room;
+  for (const auto& part : mlp) {
+    const int64_t width = part.size(-1);
+    auto place = all.narrow(-1, column, width);
+    if (kernels::may_fuse(part, all)) {
+      kernels::gelu_tanh(part.const_data_ptr<float>(), place.mutable_data_ptr<float>(), all.size(-1),
+                         part.numel() / width, width);
+    } else {
+      at::gelu_out(place, part, "tanh");
+    }
+    column += width;
+  }
+  return all;
 }
 
 }  // namespace pardiff::nn

@@ -191,6 +191,20 @@ TEST(Generate, TracesEveryRankOnOneClock) {
   }
 }
 
+// The MLP of single blocks is computed in two parts, while attention's messages go out and come back.
+TEST(Generate, TracesWhatSingleBlocksHideBehindTheirExchanges) {
+  const TemporaryFolder folder;
+  generate(folder, "picture.png", {"--trace", folder / "trace.json", "--ulysses-degree", "2"});
+  const auto trace = Json::parse(content_of(folder / "trace.json"));
+  for (int rank = 0; rank < 2; ++rank) {
+    const RankTrace own(trace, rank);
+    const auto hidden = own.stretches("hidden"), transfers = own.stretches("transfer");
+    EXPECT_FALSE(hidden.empty());
+    for (const auto& part : hidden) EXPECT_TRUE(lies_in(part, transfers));
+    for (const auto& part : hidden) EXPECT_FALSE(lies_in(part, own.stretches("attention")));
+  }
+}
+
 TEST(Generate, SumsUpWhereEveryRanksTimeWentWhenVerbose) {
   const TemporaryFolder folder;
   const auto result = run_child(generate_command(

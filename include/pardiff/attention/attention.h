@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,13 @@
 namespace pardiff {
 
 class AttentionBackend;
+
+/// A caller's own work, to run while an attention's messages are on their way. It needs nothing of that attention, and
+/// is the same on every rank.
+struct Meanwhile {
+  std::function<void()> on_exchange;  // as query, key and value travel
+  std::function<void()> on_return;    // as the result travels back, a message of a third of the size
+};
 
 struct AttentionOptions {
   /// How query, and key and value, are shared among the ranks; empty: every rank holds the whole tensor.
@@ -24,6 +32,9 @@ struct AttentionOptions {
   bool is_causal = false;
   /// Unset: head_dim^-0.5.
   std::optional<double> scale{};
+  /// Each is run exactly once before forward returns. Only where no gradient is recorded: what they do is not part of
+  /// this attention's graph.
+  Meanwhile meanwhile{};
 };
 
 /// Scaled dot-product attention without parameters, shared among ranks once a plan is applied to its model.
@@ -41,6 +52,8 @@ class AttentionImpl : public torch::nn::Module {
   /// Shares this attention from now on; nullptr: alone again.
   void share(std::shared_ptr<const AttentionSharing> sharing) { sharing_ = std::move(sharing); }
   const std::shared_ptr<const AttentionSharing>& sharing() const { return sharing_; }
+  /// Whether a forward without gradients exchanges heads for tokens, so that Meanwhile hides something.
+  bool exchanges_heads() const;
   /// Throws: ConfigError for a name that is not in the registry (the message lists it).
   void set_backend(const std::string& name);
   std::string backend() const;

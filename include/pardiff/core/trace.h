@@ -8,9 +8,9 @@ namespace pardiff {
 
 /// A stretch of one rank's time.
 struct TraceSpan {
-  /// "stage", "step", "block", "attention", "post" (an operation among ranks is put on its way), "wait" (the rank
-  /// stands still for others), or "transfer" (such an operation from its call until this rank knows it done; it may lie
-  /// over the others).
+  /// "stage", "step", "block", "attention", "hidden" (work of a block while its attention's messages travel), "post"
+  /// (an operation among ranks is put on its way), "wait" (the rank stands still for others), or "transfer" (such an
+  /// operation from its call until this rank knows it done; it may lie over the others).
   std::string category;
   std::string name;
   int64_t begin_ns = 0, end_ns = 0;  // of std::chrono::steady_clock, which all ranks of a host share

@@ -23,6 +23,10 @@ class LinearImpl : public torch::nn::Module, public EdgeOwner {
   /// The product with this rank's slice, without what the tensor-parallel form adds after it (reduction, bias).
   at::Tensor product(const at::Tensor& x) const;
 
+  /// Outputs [begin, end) of this rank's, of a layer that adds nothing after its product.
+  /// Throws: ConfigError for a row-parallel layer, or one at whose edge a plan splits or gathers.
+  at::Tensor outputs(const at::Tensor& x, int64_t begin, int64_t end);
+
   PlannedEdge& edge() override { return edge_; }
   std::vector<std::string> argument_names() const override { return {"input"}; }
 

@@ -157,9 +157,13 @@ Tensors unpack_heads(const at::Tensor& flat, const Groups& groups, const Sizes& 
 
 }  // namespace
 
-std::vector<at::Tensor> heads_to_tokens(const std::vector<TravelGroup>& groups, const ProcessGroup& ulysses) {
+std::vector<at::Tensor> heads_to_tokens(const std::vector<TravelGroup>& groups, const ProcessGroup& ulysses,
+                                        const std::function<void()>& meanwhile) {
   const int ranks = ulysses.size(), rank = ulysses.rank();
-  if (ranks == 1) return tensors_of(groups);
+  if (ranks == 1) {
+    if (meanwhile) meanwhile();
+    return tensors_of(groups);
+  }
   const Sizes sizes(groups);
   std::vector<int64_t> sent, received;
   for (int peer = 0; peer < ranks; ++peer) {
@@ -168,7 +172,9 @@ std::vector<at::Tensor> heads_to_tokens(const std::vector<TravelGroup>& groups, 
   }
   const auto input = pack_heads(groups, sizes, sum_of(sent), rank, ranks);
   const auto output = at::empty({sum_of(received)}, sizes.options);
-  all_to_all(output, input, received, sent, ulysses).wait();
+  auto travelling = all_to_all(output, input, received, sent, ulysses);
+  if (meanwhile) meanwhile();
+  travelling.wait();
 
   Tensors results;
   const auto rows = joined_rows(output, groups, sizes, rank, ranks);
@@ -183,9 +189,13 @@ std::vector<at::Tensor> heads_to_tokens(const std::vector<TravelGroup>& groups, 
   return results;
 }
 
-std::vector<at::Tensor> tokens_to_heads(const std::vector<TravelGroup>& groups, const ProcessGroup& ulysses) {
+std::vector<at::Tensor> tokens_to_heads(const std::vector<TravelGroup>& groups, const ProcessGroup& ulysses,
+                                        const std::function<void()>& meanwhile) {
   const int ranks = ulysses.size(), rank = ulysses.rank();
-  if (ranks == 1) return tensors_of(groups);
+  if (ranks == 1) {
+    if (meanwhile) meanwhile();
+    return tensors_of(groups);
+  }
   const Sizes sizes(groups);
   std::vector<int64_t> sent, received;
   for (int peer = 0; peer < ranks; ++peer) {
@@ -194,7 +204,9 @@ std::vector<at::Tensor> tokens_to_heads(const std::vector<TravelGroup>& groups, 
   }
   const auto input = pack_tokens(groups, sizes, sum_of(sent), rank, ranks);
   const auto output = at::empty({sum_of(received)}, sizes.options);
-  all_to_all(output, input, received, sent, ulysses).wait();
+  auto travelling = all_to_all(output, input, received, sent, ulysses);
+  if (meanwhile) meanwhile();
+  travelling.wait();
   return unpack_heads(output, groups, sizes, rank, ranks);
 }
 

@@ -1,4 +1,6 @@
 #pragma once
+#include <functional>
+
 #include "attention/modes/call.h"
 
 namespace pardiff::attention {
@@ -19,9 +21,12 @@ struct TravelGroup {
 /// Collective: one all-to-all over `ulysses`, whatever the number of tensors; a group of one returns the tensors.
 /// Shapes: each [B, rows[rank], H, D] -> [B, sum(rows), heads of this rank, D], a view whose innermost dimension is
 /// contiguous.
-std::vector<at::Tensor> heads_to_tokens(const std::vector<TravelGroup>& groups, const ProcessGroup& ulysses);
+/// `meanwhile` runs once, as they travel.
+std::vector<at::Tensor> heads_to_tokens(const std::vector<TravelGroup>& groups, const ProcessGroup& ulysses,
+                                        const std::function<void()>& meanwhile = {});
 /// The way back: [B, sum(rows), heads of this rank, D] -> [B, rows[rank], H, D]. A head that several ranks hold is
 /// added up in rank order.
-std::vector<at::Tensor> tokens_to_heads(const std::vector<TravelGroup>& groups, const ProcessGroup& ulysses);
+std::vector<at::Tensor> tokens_to_heads(const std::vector<TravelGroup>& groups, const ProcessGroup& ulysses,
+                                        const std::function<void()>& meanwhile = {});
 
 }  // namespace pardiff::attention
