@@ -147,7 +147,8 @@ TEST(FoldedGroups, ShareItBesideTwoPassesAndOnAMeshOfOnesOwn) {
                                                     {.dtype = at::kFloat, .parallel_config = config_of(world.rank())});
       const auto output = pipeline.generate(guided);
       EXPECT_TRUE(output.communication.contains("send"));
-      if (world.rank() == 0) EXPECT_LE(absolute_error(output.image, one), 1e-5);
+      if (world.rank() > 0) return;
+      EXPECT_LE(absolute_error(output.image, one), 1e-5);
     });
   };
   expect_one(4, [](int) { return ParallelConfig{.cfg_degree = 2, .fsdp_degree = 2}; });
