@@ -47,8 +47,7 @@ at::Tensor LinearImpl::forward(const at::Tensor& x) {
 at::Tensor LinearImpl::outputs(const at::Tensor& x, int64_t begin, int64_t end) {
   check<ConfigError>(sharding.style != ShardStyle::kRow && edge_.passes_through(),
                      "a part of a layer's outputs exists only where nothing follows its product.");
-  return kernels::linear(x, weight.narrow(0, begin, end - begin),
-                         bias.defined() ? bias.narrow(0, begin, end - begin) : bias);
+  return kernels::linear(x, weight, bias, begin, end);
 }
 
 std::pair<at::Tensor, at::Tensor> forward_together(Linear& first, const at::Tensor& first_x, Linear& second,

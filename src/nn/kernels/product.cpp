@@ -37,12 +37,23 @@ bool suits_one_dnn(const at::Tensor& x, const at::Tensor& weight, const at::Tens
          at::globalContext().userEnabledMkldnn() && one_dnn_linear().has_value();
 }
 
+at::Tensor multiplied(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, bool by_one_dnn) {
+  if (!by_one_dnn) return at::linear(x, weight, bias);
+  const at::AutoDispatchBelowAutograd no_autograd;
+  return one_dnn_linear()->call(x, weight, bias.defined() ? MaybeTensor(bias) : std::nullopt, "none", Scalars(), "");
+}
+
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  if (!suits_one_dnn(x, weight, bias)) return at::linear(x, weight, bias);
-  const at::AutoDispatchBelowAutograd no_autograd;
-  return one_dnn_linear()->call(x, weight, bias.defined() ? MaybeTensor(bias) : std::nullopt, "none", Scalars(), "");
+  return multiplied(x, weight, bias, suits_one_dnn(x, weight, bias));
+}
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int64_t begin, int64_t end) {
+  const auto part = [&](const at::Tensor& whole) {
+    return whole.defined() ? whole.narrow(0, begin, end - begin) : whole;
+  };
+  return multiplied(x, part(weight), part(bias), suits_one_dnn(x, weight, bias));
 }
 
 }  // namespace pardiff::nn::kernels
