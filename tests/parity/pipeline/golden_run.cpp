@@ -1,6 +1,11 @@
 #include "parity/pipeline/golden_run.h"
 
+#include <ATen/ATen.h>
+#include <pardiff/pipelines/diffusion_pipeline.h>
+
+#include <algorithm>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -42,7 +47,40 @@ FluxPipelineInputs inputs_of(const Json& one) {
   return inputs;
 }
 
+FluxPipelineOutput run_from(const GoldenRun& golden, const at::Tensor& noise) {
+  World alone({.device = "cpu", .threads = 1});
+  auto pipeline = DiffusionPipeline::from_pretrained(model_path("flux-shapes"), alone, {.dtype = at::kFloat});
+  auto inputs = golden.inputs();
+  inputs.latents = noise;
+  return pipeline.generate(inputs, {.keep_latents = true});
+}
+
+at::Tensor with_last_bits_moved(const at::Tensor& noise, int64_t seed) {
+  at::manual_seed(static_cast<uint64_t>(seed));
+  const auto towards = (at::rand_like(noise) - 0.5) * std::numeric_limits<float>::infinity();
+  return at::nextafter(noise, towards);
+}
+
 }  // namespace
+
+const RoundingReach& rounding_reach(const std::string& name) {
+  static std::map<std::string, RoundingReach> known;
+  if (const auto found = known.find(name); found != known.end()) return found->second;
+  const GoldenRun golden(name);
+  const auto noise = golden.transformer_inputs().at("hidden_states");
+  const auto expected = run_from(golden, noise);
+  RoundingReach reach{.latents = std::vector<double>(expected.latents.size(), 0.0)};
+  for (int64_t seed = 0; seed < 4; ++seed) {
+    const auto moved = run_from(golden, with_last_bits_moved(noise, seed));
+    reach.image = std::max(reach.image, absolute_error(moved.image, expected.image));
+    for (size_t step = 0; step < reach.latents.size(); ++step) {
+      reach.latents[step] = std::max(reach.latents[step], absolute_error(moved.latents[step], expected.latents[step]));
+    }
+  }
+  return known[name] = reach;
+}
+
+double picture_tolerance(const std::string& name) { return std::max(1e-5, 2 * rounding_reach(name).image); }
 
 GoldenRun::GoldenRun(const std::string& name)
     : file_(SafetensorsFile::open(data_path("golden/" + name + ".safetensors"))), inputs_(inputs_of(case_of(name))) {}

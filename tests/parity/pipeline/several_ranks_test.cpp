@@ -77,7 +77,7 @@ class SharedTokens : public ::testing::TestWithParam<Case> {};
 TEST_P(SharedTokens, GiveThePictureOfOneRank) {
   const auto outputs = run_together(GetParam().config, GoldenRun(GetParam().golden).inputs());
   const double error = absolute_error(outputs[0].image, image_of_one_rank(GetParam().golden));
-  EXPECT_LE(error, kTolerance) << error / kTolerance << " of the tolerance";
+  EXPECT_LE(error, picture_tolerance(GetParam().golden));
   for (const auto& output : outputs) {
     EXPECT_EQ(output.latents_sha256, outputs[0].latents_sha256);
     EXPECT_EQ(output.images.empty(), &output != &outputs[0]);  // rank 0 has the pictures, and it alone
@@ -176,7 +176,7 @@ TEST(SeveralRanks, GiveTheSamePictureWhenParallelismComesAfterLoadingAndGoesAgai
                  {.device = "cpu"});
   EXPECT_FALSE(together[0].communication.empty());
   EXPECT_TRUE(apart[0].communication_total.empty());
-  EXPECT_LE(absolute_error(together[0].image, image_of_one_rank("square")), kTolerance);
+  EXPECT_LE(absolute_error(together[0].image, image_of_one_rank("square")), picture_tolerance("square"));
   EXPECT_EQ(absolute_error(apart[0].image, image_of_one_rank("square")), 0.0);
 }
 
