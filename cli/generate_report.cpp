@@ -100,6 +100,7 @@ Json rank_report(const FluxPipelineOutput& output, const World& world) {
           {"private_weight_bytes", output.parameters.private_bytes},
           {"transformer_parameter_bytes", output.transformer_parameter_bytes},
           {"peak_transformer_parameter_bytes", output.peak_transformer_parameter_bytes},
+          {"transformer_bytes_copied", output.transformer_bytes_copied},
           {"peak_remote_kv_bytes", output.peak_remote_kv_bytes},
           {"latents_sha256", output.latents_sha256},
           {"communication", json_of(output.communication)},

@@ -73,7 +73,10 @@ int as_int(const std::optional<int64_t>& degree) { return static_cast<int>(degre
 std::vector<std::string> axes_in(const std::string& text) {
   std::vector<std::string> axes;
   std::istringstream stream(text);
-  for (std::string axis; std::getline(stream, axis, ',');) axes.push_back(axis);
+  for (std::string axis; std::getline(stream, axis, ',');) {
+    const auto first = axis.find_first_not_of(' '), last = axis.find_last_not_of(' ');
+    axes.push_back(first == std::string::npos ? axis : axis.substr(first, last - first + 1));
+  }
   return axes;
 }
 

@@ -140,7 +140,7 @@ at::Tensor SingleBlockImpl::behind_exchanges(const at::Tensor& normed, const Cal
 // The modulation is shift, scale, gate.
 at::Tensor SingleBlockImpl::forward(const at::Tensor& x, const Chunks& mod, const Call& call) {
   const auto normed = nn::modulated_norm(x, mod[0], mod[1]);
-  const bool hides = attn_->exchanges_heads() && !at::GradMode::is_enabled() && proj_mlp_->edge().passes_through();
+  const bool hides = attn_->exchanges_heads() && !at::GradMode::is_enabled() && proj_mlp_->has_separate_outputs();
   const auto both = hides ? behind_exchanges(normed, call)
                           : nn::beside_gelu_tanh(attn_->forward(normed, call), proj_mlp_->forward(normed));
   return saturated(nn::gated_residual(x, mod[2], proj_out_->forward(both)));

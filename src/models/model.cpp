@@ -65,6 +65,11 @@ Mesh Model::check_parallelism(const ParallelConfig& config, int rank, int world_
   check<ConfigError>(config.weight_axes().empty() || !weight_units().empty(), class_name(),
                      " names no units whose weights could be sharded over ranks. Leave out fsdp_degree and "
                      "shard_weights_over.");
+  check<ConfigError>(
+      config.shard_weights_over.empty() || mesh.ranks_along(config.shard_weights_over).size() > 1,
+      "shard_weights_over names ", joined(config.shard_weights_over),
+      ", along which there is one rank, so nothing would be shared. Name an axis of more ranks, or leave "
+      "--shard-weights-over (shard_weights_over) out.");
   if (config.tensor_parallel_config) {
     check<ConfigError>(!tensor_parallel_plan().empty(), class_name(), " has no tensor-parallel plan.");
     check_heads(*this, mesh.size("tp"));

@@ -45,7 +45,7 @@ at::Tensor LinearImpl::forward(const at::Tensor& x) {
 }
 
 at::Tensor LinearImpl::outputs(const at::Tensor& x, int64_t begin, int64_t end) {
-  check<ConfigError>(sharding.style != ShardStyle::kRow && edge_.passes_through(),
+  check<ConfigError>(has_separate_outputs(),
                      "a part of a layer's outputs exists only where nothing follows its product.");
   return kernels::linear(x, weight, bias, begin, end);
 }

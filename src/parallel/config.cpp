@@ -71,8 +71,10 @@ void ParallelConfig::validate() const {
   for (const auto& axis : shard_weights_over) {
     const auto& names = axis_names();
     check<ConfigError>(std::find(names.begin(), names.end(), axis) != names.end() && axis != "tp",
-                       "shard_weights_over names '", axis, "'. Use axes of dp, fsdp, cfg, ring, ulysses.");
-    check<ConfigError>(seen.insert(axis).second, "shard_weights_over names '", axis, "' twice.");
+                       "shard_weights_over names '", axis,
+                       "' (--shard-weights-over). Use axes of dp, fsdp, cfg, ring, ulysses.");
+    check<ConfigError>(seen.insert(axis).second, "shard_weights_over names '", axis,
+                       "' twice (--shard-weights-over). Name each axis once.");
   }
   if (context_parallel_config && tensor_parallel_config && context_parallel_config->mesh &&
       tensor_parallel_config->mesh) {

@@ -451,9 +451,12 @@ void FluxPipeline::State::modulate(flux::Denoising& denoising, FluxPipelineOutpu
     if (!loaded_with.keep_loaded) network().release_modulation_weights();
     output.seconds.denoise += watch.seconds();
     watch = {};
+    network().need_main_weights();
+  } else {
+    network().need_weights();
   }
-  network().need_main_weights();
   output.seconds.load += watch.seconds();
+  if (transformer.checkpoint) output.transformer_bytes_copied = transformer.checkpoint->bytes_copied();
   output.parameters = transformer.bytes();
   output.parameters += vae.bytes();
   if (loaded_with.keep_loaded) output.parameters += text.bytes();

@@ -29,8 +29,8 @@ ParallelConfig FluxLayoutCase::config() const {
     config.context_parallel_config = ContextParallelConfig{.ring_degree = ring,
                                                            .ulysses_degree = ulysses,
                                                            .rotate_method = rotate ? "alltoall" : "allgather",
-                                                           .ulysses_anything = anything && ulysses > 1,
-                                                           .ring_anything = anything && ring > 1};
+                                                           .ulysses_anything = ulysses_anything,
+                                                           .ring_anything = ring_anything};
   }
   if (tp > 1) config.tensor_parallel_config = TensorParallelConfig{.tp_degree = tp};
   return config;
@@ -39,13 +39,14 @@ ParallelConfig FluxLayoutCase::config() const {
 bool FluxLayoutCase::accepts(const FluxTransformerInputs& inputs, int64_t heads) const {
   if (heads % tp != 0) return false;
   const int64_t ranks = ring * ulysses;
-  return anything || (inputs.hidden_states.size(1) % ranks == 0 && inputs.encoder_hidden_states.size(1) % ranks == 0 &&
-                      heads / tp % ulysses == 0);
+  const bool divides = inputs.hidden_states.size(1) % ranks == 0 && inputs.encoder_hidden_states.size(1) % ranks == 0;
+  return (takes_any_length() || divides) && (ulysses_anything || heads / tp % ulysses == 0);
 }
 
 std::string FluxLayoutCase::name() const {
   return "Ring" + std::to_string(ring) + "Ulysses" + std::to_string(ulysses) + "Tp" + std::to_string(tp) +
-         (anything ? "Anything" : "") + (rotate ? "" : "Allgather");
+         (ring_anything ? "RingAnything" : "") + (ulysses_anything ? "UlyssesAnything" : "") +
+         (rotate ? "" : "Allgather");
 }
 
 std::vector<FluxLayoutCase> flux_layouts(const std::vector<int>& rank_counts) {
@@ -55,8 +56,13 @@ std::vector<FluxLayoutCase> flux_layouts(const std::vector<int>& rank_counts) {
       for (int ulysses = 1; ring * ulysses <= ranks; ++ulysses) {
         const int tp = ranks / (ring * ulysses);
         if (ring * ulysses * tp != ranks || 4 % tp != 0) continue;
-        if (4 / tp % ulysses == 0) all.push_back({ring, ulysses, tp, false});
-        if (ring * ulysses > 1) all.push_back({ring, ulysses, tp, true});
+        for (const bool ring_anything : {false, true}) {
+          for (const bool ulysses_anything : {false, true}) {
+            if ((ring == 1 && ring_anything) || (ulysses == 1 && ulysses_anything)) continue;
+            if (!ulysses_anything && 4 / tp % ulysses != 0) continue;
+            all.push_back({ring, ulysses, tp, ring_anything, ulysses_anything});
+          }
+        }
       }
     }
   }

@@ -16,17 +16,18 @@ FluxTransformerInputs inputs_of(const GoldenPart& golden, at::ScalarType dtype, 
 /// A way of running a transformer on several ranks.
 struct FluxLayoutCase {
   int ring, ulysses, tp;
-  bool anything;
+  bool ring_anything, ulysses_anything;
   bool rotate = true;
 
   int ranks() const { return ring * ulysses * tp; }
+  bool takes_any_length() const { return ring_anything || ulysses_anything; }
   ParallelConfig config() const;
   /// Whether the degrees and the plain modes' rules hold for these inputs.
   bool accepts(const FluxTransformerInputs& inputs, int64_t heads) const;
   std::string name() const;
 };
 
-/// Every layout of so many ranks, for 4 heads.
+/// Every layout of so many ranks, for 4 heads, with every flag that its degrees allow.
 std::vector<FluxLayoutCase> flux_layouts(const std::vector<int>& rank_counts);
 /// The same, rings with both rotate methods.
 std::vector<FluxLayoutCase> flux_layouts_of_both_rotations(const std::vector<int>& rank_counts);

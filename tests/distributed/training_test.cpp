@@ -143,8 +143,31 @@ void expect_three_steps_of_one_rank(const FluxTransformerInputs& inputs, const P
 TEST_P(Training, ThreeStepsGiveOneRanksParameters) {
   const GoldenPart golden("golden/transformer_guided");
   // Anything modes with sizes that no number of ranks divides.
-  const int64_t image = GetParam().anything ? 7 : 12, text = GetParam().anything ? 5 : 12;
+  const bool any_length = GetParam().takes_any_length();
+  const int64_t image = any_length ? 7 : 12, text = any_length ? 5 : 12;
   expect_three_steps_of_one_rank(inputs_of(golden, at::kDouble, image, text), GetParam().config());
+}
+
+// The groups train on the same data, whose mean gradient is one group's.
+TEST(TrainingOnDataAxes, ThreeStepsGiveOneRanksParameters) {
+  const GoldenPart golden("golden/transformer_guided");
+  const auto inputs = inputs_of(golden, at::kDouble, 12, 12);
+  const ContextParallelConfig ring{.ring_degree = 2}, ulysses{.ulysses_degree = 2};
+  const TensorParallelConfig tp{.tp_degree = 2};
+  const ParallelConfig configs[] = {
+      {.dp_degree = 4},
+      {.fsdp_degree = 4},
+      {.dp_degree = 2, .fsdp_degree = 2},
+      {.context_parallel_config = ring, .dp_degree = 2},
+      {.context_parallel_config = ulysses, .dp_degree = 2},
+      {.tensor_parallel_config = tp, .dp_degree = 2},
+      {.context_parallel_config = ring, .fsdp_degree = 2},
+      {.tensor_parallel_config = tp, .fsdp_degree = 2},
+  };
+  for (const auto& config : configs) {
+    SCOPED_TRACE(config.mesh(0, 4).to_string());
+    expect_three_steps_of_one_rank(inputs, config);
+  }
 }
 
 FluxTransformerInputs scaled(FluxTransformerInputs inputs, double factor) {

@@ -23,8 +23,10 @@ class LinearImpl : public torch::nn::Module, public EdgeOwner {
   /// The product with this rank's slice, without what the tensor-parallel form adds after it (reduction, bias).
   at::Tensor product(const at::Tensor& x) const;
 
-  /// Outputs [begin, end) of this rank's, of a layer that adds nothing after its product.
-  /// Throws: ConfigError for a row-parallel layer, or one at whose edge a plan splits or gathers.
+  /// Whether nothing follows the product, so that outputs can be had in parts: neither a sum over ranks nor a plan's
+  /// split or gather.
+  bool has_separate_outputs() const { return sharding.style != ShardStyle::kRow && edge_.passes_through(); }
+  /// Outputs [begin, end) of this rank's. Throws: ConfigError unless has_separate_outputs.
   at::Tensor outputs(const at::Tensor& x, int64_t begin, int64_t end);
 
   PlannedEdge& edge() override { return edge_; }

@@ -62,6 +62,9 @@ struct FluxPipelineOutput {
   /// Of the transformer alone: what this rank keeps, and the most it held at once. They differ where weights are
   /// sharded over ranks, whose blocks are gathered for their use.
   int64_t transformer_parameter_bytes = 0, peak_transformer_parameter_bytes = 0;
+  /// Of the transformer's files: what this rank has copied out of their mapping since they were opened. A weight that is
+  /// used whole and in the files' dtype is not copied.
+  int64_t transformer_bytes_copied = 0;
   /// Peak bytes of other ranks' keys and values held at once by this rank.
   int64_t peak_remote_kv_bytes = 0;
 };

@@ -82,12 +82,14 @@ void turn_keys(const Problem& problem, int64_t b, int64_t h) {
 struct Seen {
   float maximum[kQueries], sum[kQueries];
 
-  // A result is a block of keys whose probabilities have been divided by their sum.
-  void take_up(const Problem& problem, int64_t b, int64_t h, int64_t first, int64_t rows) {
+  // A result is a block of keys whose probabilities have been divided by their sum. In float32 the LSE, which takes the
+  // maximum's place, is rounded, and by much where logits are large; the sum makes up for it.
+  void take_up(const Problem& problem, int64_t b, int64_t h, int64_t first, int64_t rows, float* out) {
     for (int64_t row = 0; row < rows; ++row) {
       const double lse = problem.lse_of(b, first + row, h);
       maximum[row] = static_cast<float>(lse);
       sum[row] = std::isinf(lse) ? 0.0F : static_cast<float>(std::exp(lse - maximum[row]));
+      multiply(out + row * problem.out.token, sum[row], problem.dim);
     }
   }
 };
@@ -115,7 +117,7 @@ void attend(const Problem& problem, int64_t b, int64_t h, int64_t first, float* 
   const float* turned = problem.keys + (b * problem.heads + h) * dim * problem.length;
   float* out = problem.out.at(b, first, h);
   Seen seen;
-  if (problem.is_onto) seen.take_up(problem, b, h, first, rows);
+  if (problem.is_onto) seen.take_up(problem, b, h, first, rows, out);
   for (int64_t start = 0; start < problem.length; start += kKeys) {
     const int64_t keys = std::min(kKeys, problem.length - start);
     const bool is_first = start == 0 && !problem.is_onto;

@@ -18,6 +18,7 @@ namespace {
 
 using testing::absolute_error;
 using testing::expect_failure;
+using testing::norm_relative_error;
 using testing::plain_attention;
 using testing::plain_lse;
 using testing::random_normal;
@@ -95,6 +96,30 @@ TEST_P(CpuBackend, GoesOnWithMoreKeys) {
               tolerance(dtype));
     EXPECT_LE(relative_error(seen.lse, plain_lse(whole.query, whole.key, hidden, false, 0.3)), tolerance(dtype));
   }
+}
+
+// An LSE of some hundreds is rounded by 1e-5 in float32: going on must be no worse than having all keys at once.
+TEST_P(CpuBackend, GoesOnExactlyAmongLargeLogits) {
+  auto whole = inputs(at::kFloat, 150, 1200);
+  whole.query = whole.query * 12;
+  whole.key = whole.key * 12;
+  whole.is_part = true;
+  const auto wide = [&](const at::Tensor& x) { return x.to(at::kDouble); };
+  const auto expected = plain_attention(wide(whole.query), wide(whole.key), wide(whole.value), {}, false, whole.scale);
+  KernelOutput seen;
+  for (int64_t start = 0; start < 1200; start += 300) {
+    auto part = whole;
+    part.key = whole.key.narrow(1, start, 300);
+    part.value = whole.value.narrow(1, start, 300);
+    if (start == 0) {
+      seen = backend().forward(part);
+      seen.lse = seen.lse.to(at::kDouble);
+    } else {
+      seen = backend().forward_onto(std::move(seen), part);
+    }
+  }
+  const double at_once = norm_relative_error(wide(backend().forward(whole).out), expected);
+  EXPECT_LE(norm_relative_error(wide(seen.out), expected), 1.2 * at_once);
 }
 
 TEST_P(CpuBackend, DoesNotDependOnTheThreads) {
