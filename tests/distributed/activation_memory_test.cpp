@@ -51,8 +51,7 @@ int64_t peak_of_forward(const GoldenPart& golden, const FluxLayoutCase& layout, 
 
 class ActivationMemory : public ::testing::TestWithParam<FluxLayoutCase> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, ActivationMemory,
-                         ::testing::Values(FluxLayoutCase{4, 1, 1, false}, FluxLayoutCase{1, 4, 1, false},
-                                           FluxLayoutCase{2, 2, 1, false}),
+                         ::testing::Values(FluxLayoutCase{4, 1, 1}, FluxLayoutCase{1, 4, 1}, FluxLayoutCase{2, 2, 1}),
                          [](const auto& parameter) { return parameter.param.name(); });
 
 TEST_P(ActivationMemory, OfALongSequenceIsSharedByItsRanks) {

@@ -93,9 +93,10 @@ TEST(FluxParallelism, OfTensorsIsTakenBackByDisable) {
     const auto before = model->forward(inputs);
     // Alone, and with context parallelism, on a mesh whose further axis is the caller's.
     const Mesh mesh(world.rank(), 4, {{"tp", 2}, {"replica", 2}});
-    const ParallelConfig configs[] = {{.tensor_parallel_config = TensorParallelConfig{.mesh = mesh}},
-                                      FluxLayoutCase{1, 2, 2, true}.config(),
-                                      {.tensor_parallel_config = TensorParallelConfig{.tp_degree = 4}}};
+    const ParallelConfig configs[] = {
+        {.tensor_parallel_config = TensorParallelConfig{.mesh = mesh}},
+        FluxLayoutCase{.ring = 1, .ulysses = 2, .tp = 2, .ulysses_anything = true}.config(),
+        {.tensor_parallel_config = TensorParallelConfig{.tp_degree = 4}}};
     for (const auto& config : configs) {
       model->enable_parallelism(config, world);
       EXPECT_LE(testing::absolute_error(model->forward(inputs), before), kOutputTolerance);

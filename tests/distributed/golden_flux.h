@@ -16,7 +16,7 @@ FluxTransformerInputs inputs_of(const GoldenPart& golden, at::ScalarType dtype, 
 /// A way of running a transformer on several ranks.
 struct FluxLayoutCase {
   int ring, ulysses, tp;
-  bool ring_anything, ulysses_anything;
+  bool ring_anything = false, ulysses_anything = false;
   bool rotate = true;
 
   int ranks() const { return ring * ulysses * tp; }

@@ -391,11 +391,14 @@ FluxTransformer2DModel filled(const FluxTransformerConfig& config) {
 }
 
 class CheckpointedMemory : public ::testing::TestWithParam<FluxLayoutCase> {};
-INSTANTIATE_TEST_SUITE_P(Layouts, CheckpointedMemory,
-                         ::testing::Values(FluxLayoutCase{1, 1, 1, false}, FluxLayoutCase{2, 1, 1, false},
-                                           FluxLayoutCase{1, 2, 1, true}, FluxLayoutCase{1, 1, 2, false},
-                                           FluxLayoutCase{2, 1, 1, true, false}, FluxLayoutCase{2, 2, 1, false}),
-                         [](const auto& parameter) { return parameter.param.name(); });
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, CheckpointedMemory,
+    ::testing::Values(FluxLayoutCase{1, 1, 1}, FluxLayoutCase{2, 1, 1},
+                      FluxLayoutCase{.ring = 1, .ulysses = 2, .tp = 1, .ulysses_anything = true},
+                      FluxLayoutCase{1, 1, 2},
+                      FluxLayoutCase{.ring = 2, .ulysses = 1, .tp = 1, .ring_anything = true, .rotate = false},
+                      FluxLayoutCase{2, 2, 1}),
+    [](const auto& parameter) { return parameter.param.name(); });
 
 // A block more costs what leaves it, which the next one keeps as its input, and its modulation: six chunks for each
 // stream of a double block, three for a single one. Cut modulations keep no more than what was gathered from them.
@@ -431,7 +434,7 @@ TEST(Checkpointing, TwoForwardsOfDifferentSizesMayComeBeforeTheirBackwards) {
   const auto small = inputs_of(golden, at::kDouble, 7, 5), large = inputs_of(golden, at::kDouble, 12, 9);
   on_threads(4, [&](World& world) {
     auto model = load(golden, at::kDouble);
-    model->enable_parallelism(FluxLayoutCase{2, 2, 1, true}.config(), world);
+    model->enable_parallelism(FluxLayoutCase{2, 2, 1, true, true}.config(), world);
     const auto gradients = [&] {
       model->zero_grad();
       const auto loss = model->forward(small).square().mean() + model->forward(large).square().mean();
