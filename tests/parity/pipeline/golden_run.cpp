@@ -16,6 +16,9 @@ namespace {
 
 using Json = nlohmann::json;
 
+// The largest of this many is within half of the largest of many more.
+constexpr int64_t kMoves = 16;
+
 Json case_of(const std::string& name) {
   std::ifstream file(data_path("golden/manifest.json"));
   const auto manifest = Json::parse(file);
@@ -70,7 +73,7 @@ const RoundingReach& rounding_reach(const std::string& name) {
   const auto noise = golden.transformer_inputs().at("hidden_states");
   const auto expected = run_from(golden, noise);
   RoundingReach reach{.latents = std::vector<double>(expected.latents.size(), 0.0)};
-  for (int64_t seed = 0; seed < 4; ++seed) {
+  for (int64_t seed = 0; seed < kMoves; ++seed) {
     const auto moved = run_from(golden, with_last_bits_moved(noise, seed));
     reach.image = std::max(reach.image, absolute_error(moved.image, expected.image));
     for (size_t step = 0; step < reach.latents.size(); ++step) {
