@@ -41,6 +41,7 @@ class RingBlocks {
   RingBlocks(const RingBlocks&) = delete;
   RingBlocks& operator=(const RingBlocks&) = delete;
 
+  int64_t length_of(int rank) const { return lengths_[rank]; }
   int rank_of(int t) const { return ((call_.ring.rank() - t) % ranks_ + ranks_) % ranks_; }
 
   // Returns block t and, when rotating, first sets block t + 1 in motion: it arrives while t is computed.
@@ -161,6 +162,39 @@ class Merged {
   KernelOutput sum_;
 };
 
+// The gradient of a block, [2 (key, value), batch, tokens, key heads, head_dim]. It travels one rank behind the block
+// itself, each hop while the next block is in work, and comes home with one hop more.
+class TravellingGradient {
+ public:
+  explicit TravellingGradient(const Call& call) : call_(call) {}
+
+  // Adds this rank's part to what has arrived of the block in work, and sends it on; `next_length`: the tokens of the
+  // block that arrives meanwhile.
+  void add(const at::Tensor& part, int64_t next_length) {
+    if (arriving_.defined()) {
+      pending_.wait();
+      part.add_(arriving_);
+    }
+    const int ranks = call_.ring.size(), rank = call_.ring.rank();
+    sent_ = part;
+    auto sizes = part.sizes().vec();
+    sizes[2] = next_length;
+    arriving_ = ranks == 1 ? part : at::empty(sizes, part.options());
+    if (ranks > 1) pending_ = hop(sent_, (rank + 1) % ranks, arriving_, (rank + ranks - 1) % ranks, call_.ring);
+  }
+
+  // Of this rank's own block, once every rank has added its part.
+  at::Tensor home() {
+    if (call_.ring.size() > 1) pending_.wait();
+    return arriving_;
+  }
+
+ private:
+  const Call& call_;
+  at::Tensor sent_, arriving_;
+  Pending pending_;
+};
+
 bool has_work(const at::Tensor& query, const at::Tensor& key) { return query.numel() > 0 && key.numel() > 0; }
 
 }  // namespace
@@ -181,7 +215,6 @@ KernelOutput ring_forward(const Call& call, const at::Tensor& query, const at::T
 
 KernelGradients ring_backward(const Call& call, const at::Tensor& grad_out, const at::Tensor& query,
                               const at::Tensor& key, const at::Tensor& value, const KernelOutput& final) {
-  const int ranks = call.ring.size(), rank = call.ring.rank();
   const auto dtype = accumulator_dtype(call, query.scalar_type());
   const MaskView masks(call, query.scalar_type(), query.device());
   // A large LSE makes the probabilities of rows without keys 0 instead of exp(-inf - -inf).
@@ -189,32 +222,21 @@ KernelGradients ring_backward(const Call& call, const at::Tensor& grad_out, cons
   RingBlocks blocks(call, key, value);
   auto grad_query = at::zeros(query.sizes(), query.options().dtype(dtype));
 
-  // The gradient of a block travels one rank behind the block itself, and home with one hop more.
-  const int next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
-  at::Tensor travelling;  // flat [grad_key | grad_value] of the block in work
-  for (int t = 0; t < ranks; ++t) {
+  TravellingGradient travelling(call);
+  for (int t = 0; t < call.ring.size(); ++t) {
     const auto key_value = blocks.take(t);
     const int block = blocks.rank_of(t);
     const auto sizes = key_value.key.sizes();
-    at::Tensor gradient = at::zeros({2, sizes[0], sizes[1], sizes[2], sizes[3]}, query.options().dtype(dtype));
+    const auto gradient = at::zeros({2, sizes[0], sizes[1], sizes[2], sizes[3]}, query.options().dtype(dtype));
     if (has_work(query, key_value.key) && masks.sees(block)) {
       const auto parts = call.backend->backward(grad_out, kernel_inputs(call, masks, block, query, key_value), safe);
       grad_query.add_(parts.query);
       gradient[0].copy_(for_key_heads(call, parts.key.to(dtype)));
       gradient[1].copy_(for_key_heads(call, parts.value.to(dtype)));
     }
-    if (t > 0) {
-      const auto arrived = at::empty_like(gradient);
-      hop(travelling, next, arrived, previous, call.ring).wait();
-      gradient.add_(arrived);
-    }
-    travelling = gradient;
+    travelling.add(gradient, blocks.length_of(blocks.rank_of(t + 1)));
   }
-  auto home = travelling;
-  if (ranks > 1) {
-    home = at::empty({2, key.size(0), key.size(1), key.size(2), key.size(3)}, travelling.options());
-    hop(travelling, next, home, previous, call.ring).wait();
-  }
+  const auto home = travelling.home();
   return {grad_query.to(query.scalar_type()), home[0].to(key.scalar_type()), home[1].to(value.scalar_type())};
 }
 
