@@ -197,10 +197,13 @@ class Loop {
 void check_token_counts(const TokenRule& rule, int64_t image_tokens, int64_t text_tokens) {
   if (rule.any_length) return;
   const std::string flag = rule.lifting_flag == "ring_anything" ? "--ring-anything" : "--ulysses-anything";
+  const std::string_view degrees = rule.fsdp_folded
+                                       ? "ring_degree x ulysses_degree x fsdp_degree, whose groups share one picture"
+                                       : "ring_degree x ulysses_degree";
   const auto check_one = [&](const char* what, int64_t tokens, const char* other) {
     check<ConfigError>(tokens % rule.ranks == 0, what, ": ", tokens, " tokens cannot be cut equally among ", rule.ranks,
-                       " context ranks (ring_degree x ulysses_degree). Use ", flag, " (", rule.lifting_flag,
-                       "), or another ", other, ".");
+                       " context ranks (", degrees, "). Use ", flag, " (", rule.lifting_flag, "), or another ", other,
+                       ".");
   };
   check_one("hidden_states (the picture)", image_tokens, "height and width");
   check_one("encoder_hidden_states (the prompt)", text_tokens, "max_sequence_length");
@@ -209,7 +212,9 @@ void check_token_counts(const TokenRule& rule, int64_t image_tokens, int64_t tex
 void check_shares(FluxTransformer2DModelImpl& transformer, int64_t image_tokens, int64_t text_tokens) {
   const auto share = context_share(transformer);
   if (share)
-    check_token_counts({share->length_any, share->lifting_flag, share->group.size()}, image_tokens, text_tokens);
+    check_token_counts(
+        {share->length_any, share->lifting_flag, share->group.size(), transformer.is_fsdp_folded_into_ring()},
+        image_tokens, text_tokens);
 }
 
 FluxTransformerInputs conditions_of_steps(const Denoising& work) {

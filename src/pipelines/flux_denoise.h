@@ -41,7 +41,8 @@ void check_shares(FluxTransformer2DModelImpl& transformer, int64_t image_tokens,
 struct TokenRule {
   bool any_length = true;
   std::string lifting_flag{};
-  int ranks = 1;  // that share the tokens
+  int ranks = 1;             // that share the tokens
+  bool fsdp_folded = false;  // into ring: its ranks are among them
 };
 /// The same for ranks that need not exist. Pure.
 void check_token_counts(const TokenRule& rule, int64_t image_tokens, int64_t text_tokens);

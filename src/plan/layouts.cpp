@@ -89,7 +89,9 @@ std::string why_refused(const Work& work, FluxTransformer2DModelImpl& blank, con
     if (run.context_parallel_config) {
       const auto& mode = attention_mode(*run.context_parallel_config);
       const int sharing = run.context_parallel_config->ring() * run.context_parallel_config->ulysses();
-      flux::check_token_counts({mode.any_length, mode.lifting_flag(), sharing}, work.image_tokens(), work.text_tokens);
+      flux::check_token_counts(
+          {mode.any_length, mode.lifting_flag(), sharing, flux::needs_folding(config, work.pictures)},
+          work.image_tokens(), work.text_tokens);
     }
   } catch (const ConfigError& error) {
     return error.what();

@@ -86,6 +86,7 @@ class Model : public torch::nn::Module {
   /// computed; without, what they were. The weights stay as they are sharded. Collective: every rank of the world.
   /// Throws: ConfigError if the attention backend cannot do the mode.
   void fold_fsdp_into_ring(bool folded);
+  bool is_fsdp_folded_into_ring() const { return unfolded_ != nullptr; }
   bool is_parallel() const { return parallelism_ != nullptr; }
   /// Null unless it is parallel, as are the mesh of the degrees, seen from this rank, and the world of its ranks.
   const ParallelConfig* parallel_config() const { return parallelism_ ? &parallelism_->config : nullptr; }
