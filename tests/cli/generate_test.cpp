@@ -46,7 +46,7 @@ class GenerateOnRanks : public ::testing::TestWithParam<Layout> {};
 TEST_P(GenerateOnRanks, MatchesOneRank) {
   const TemporaryFolder folder;
   const auto dump_flags = [&](const char* name) {
-    std::vector<std::string> flags = {"--dump-tensors", folder / name, "--dtype", "float32"};
+    std::vector<std::string> flags = {"--dump-tensors", folder / name};
     flags.insert(flags.end(), GetParam().picture_flags.begin(), GetParam().picture_flags.end());
     return flags;
   };

@@ -60,8 +60,7 @@ TEST(RanksThatWereStartedDifferently, NameTheSize) {
 }
 
 TEST(RanksThatWereStartedDifferently, NameTheDtype) {
-  // Not bfloat16: that is what rank 0 takes by itself on a processor with AMX.
-  expect_disagreement("--dtype", "float16", {"the dtype", "Half"});
+  expect_disagreement("--dtype", "bfloat16", {"the dtype", "BFloat16"});
 }
 
 TEST(RanksThatWereStartedDifferently, NameTheFormOfParallelism) {

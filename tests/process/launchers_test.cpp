@@ -85,16 +85,9 @@ TEST(OwnLauncher, TakesItsRanksAlongWhenItIsKilled) {
   expect_nothing_left(child, folder);
 }
 
-// A command whose picture is the same on any number of ranks: in bfloat16, which is what a processor with AMX takes, it
-// is not.
-std::vector<std::string> float32_command(const std::string& output, std::vector<std::string> flags = {}) {
-  flags.insert(flags.end(), {"--dtype", "float32"});
-  return generate_command(output, flags);
-}
-
 // The picture that one process makes.
 std::vector<uint8_t> expected_picture(const TemporaryFolder& folder) {
-  EXPECT_EQ(run_child(float32_command(folder / "one.png")).exit_code, 0);
+  EXPECT_EQ(run_child(generate_command(folder / "one.png")).exit_code, 0);
   return Image::load(folder / "one.png").rgb;
 }
 
@@ -116,7 +109,7 @@ TEST(Torchrun, StartsRanksThatMakeThePicture) {
   const TemporaryFolder folder;
   std::vector<std::string> command = {
       PARDIFF_TORCHRUN, "--no-python", "--nproc-per-node", "2", "--master-port", std::to_string(free_port())};
-  const auto generate = float32_command(folder / "torchrun.png", {"--ulysses-degree", "2"});
+  const auto generate = generate_command(folder / "torchrun.png", {"--ulysses-degree", "2"});
   command.insert(command.end(), generate.begin(), generate.end());
   const auto result = run_child(command);
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -271,7 +264,7 @@ class OtherLauncher : public ::testing::TestWithParam<Launcher> {
 
 TEST_P(OtherLauncher, EachProcessIsOneRank) {
   const TemporaryFolder folder;
-  const auto results = run(float32_command(folder / "two.png", {"--ring-degree", "2"}));
+  const auto results = run(generate_command(folder / "two.png", {"--ring-degree", "2"}));
   for (const auto& result : results) ASSERT_EQ(result.exit_code, 0) << result.err;
   expect_close(Image::load(folder / "two.png").rgb, expected_picture(folder));
 }

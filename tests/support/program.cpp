@@ -25,6 +25,8 @@ std::vector<std::string> generate_command(const std::string& output, const std::
                                       "0",
                                       "--device",
                                       "cpu",
+                                      "--dtype",
+                                      "float32",
                                       "--output",
                                       output};
   command.insert(command.end(), flags.begin(), flags.end());
