@@ -22,6 +22,12 @@ at::ScalarType accumulator_dtype(const Call& call, at::ScalarType dtype) {
   return at::promote_types(dtype, at::kFloat);
 }
 
+// Sends to the next rank of the ring what its previous one sends here.
+Pending hop_along(const at::Tensor& sent, const at::Tensor& received, const ProcessGroup& ring) {
+  const int rank = ring.rank(), ranks = ring.size();
+  return hop(sent, (rank + 1) % ranks, received, (rank + ranks - 1) % ranks, ring);
+}
+
 // The keys and values of ring rank (rank - t) for t = 0, 1, ..., each as one flat stretch [key | value].
 class RingBlocks {
  public:
@@ -82,8 +88,7 @@ class RingBlocks {
   void set_in_motion(int t) {
     if (t + 1 == ranks_) return;
     next_ = buffers_[t % 2].narrow(0, 0, counts_[rank_of(t + 1)]);
-    const int rank = call_.ring.rank();
-    pending_ = hop(current_, (rank + 1) % ranks_, next_, (rank + ranks_ - 1) % ranks_, call_.ring);
+    pending_ = hop_along(current_, next_, call_.ring);
   }
 
   KeyValue unpack(const at::Tensor& flat, int rank) const {
@@ -175,12 +180,12 @@ class TravellingGradient {
       pending_.wait();
       part.add_(arriving_);
     }
-    const int ranks = call_.ring.size(), rank = call_.ring.rank();
+    const bool is_alone = call_.ring.size() == 1;
     sent_ = part;
     auto sizes = part.sizes().vec();
     sizes[2] = next_length;
-    arriving_ = ranks == 1 ? part : at::empty(sizes, part.options());
-    if (ranks > 1) pending_ = hop(sent_, (rank + 1) % ranks, arriving_, (rank + ranks - 1) % ranks, call_.ring);
+    arriving_ = is_alone ? part : at::empty(sizes, part.options());
+    if (!is_alone) pending_ = hop_along(sent_, arriving_, call_.ring);
   }
 
   // Of this rank's own block, once every rank has added its part.
