@@ -50,14 +50,6 @@ FluxPipelineInputs inputs_of(const Json& one) {
   return inputs;
 }
 
-FluxPipelineOutput run_from(const GoldenRun& golden, const at::Tensor& noise) {
-  World alone({.device = "cpu", .threads = 1});
-  auto pipeline = DiffusionPipeline::from_pretrained(model_path("flux-shapes"), alone, {.dtype = at::kFloat});
-  auto inputs = golden.inputs();
-  inputs.latents = noise;
-  return pipeline.generate(inputs, {.keep_latents = true});
-}
-
 at::Tensor with_last_bits_moved(const at::Tensor& noise, int64_t seed) {
   at::manual_seed(static_cast<uint64_t>(seed));
   const auto towards = (at::rand_like(noise) - 0.5) * std::numeric_limits<float>::infinity();
@@ -71,10 +63,17 @@ const RoundingReach& rounding_reach(const std::string& name) {
   if (const auto found = known.find(name); found != known.end()) return found->second;
   const GoldenRun golden(name);
   const auto noise = golden.transformer_inputs().at("hidden_states");
-  const auto expected = run_from(golden, noise);
+  World alone({.device = "cpu", .threads = 1});
+  auto pipeline = DiffusionPipeline::from_pretrained(model_path("flux-shapes"), alone, {.dtype = at::kFloat});
+  const auto run_from = [&](const at::Tensor& latents) {
+    auto inputs = golden.inputs();
+    inputs.latents = latents;
+    return pipeline.generate(inputs, {.keep_latents = true});
+  };
+  const auto expected = run_from(noise);
   RoundingReach reach{.latents = std::vector<double>(expected.latents.size(), 0.0)};
   for (int64_t seed = 0; seed < kMoves; ++seed) {
-    const auto moved = run_from(golden, with_last_bits_moved(noise, seed));
+    const auto moved = run_from(with_last_bits_moved(noise, seed));
     reach.image = std::max(reach.image, absolute_error(moved.image, expected.image));
     for (size_t step = 0; step < reach.latents.size(); ++step) {
       reach.latents[step] = std::max(reach.latents[step], absolute_error(moved.latents[step], expected.latents[step]));
